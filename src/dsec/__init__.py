@@ -1,0 +1,1 @@
+"""dsec: sandboxes for agentic training and evaluation."""
