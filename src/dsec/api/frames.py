@@ -1,0 +1,111 @@
+"""Frames of the WebSocket and of ``runtime.sock``: ``docs/protocols.md`` has the table.
+
+Encoding and decoding only; ``peek`` reads a frame's stream and kind without decoding its payload, for the parts that
+copy frames unread.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from dsec.errors import ProtocolError
+
+__all__ = [
+    "CHUNK_BYTES",
+    "MAX_FRAME_BYTES",
+    "STDERR",
+    "STDIN",
+    "STDOUT",
+    "Kind",
+    "close_frame",
+    "data_frame",
+    "decode",
+    "end_frame",
+    "error_frame",
+    "item_frame",
+    "open_frame",
+    "peek",
+    "until_frame",
+]
+
+MAX_FRAME_BYTES = 256 * 1024
+CHUNK_BYTES = 192 * 1024
+"""Most payload bytes that are put into one data frame."""
+STDIN, STDOUT, STDERR = 0, 1, 2
+
+
+class Kind(IntEnum):
+    """The second element of a frame."""
+
+    OPEN = 0
+    DATA = 1
+    UNTIL = 2
+    END = 3
+    ERROR = 4
+    CLOSE = 5
+    ITEM = 6
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Any]).decode
+
+
+def open_frame(stream: int, method: str, params: dict[str, Any]) -> bytes:
+    """Begin a stream."""
+    return _encode((stream, 0, method, params))
+
+
+def data_frame(stream: int, channel: int, offset: int, data: bytes | memoryview) -> bytes:
+    """Bytes of a channel at an absolute offset; empty bytes end the channel there."""
+    return _encode((stream, 1, channel, offset, data))
+
+
+def until_frame(stream: int, channel: int, offset: int) -> bytes:
+    """Credit: the sender of the channel may send up to this absolute offset."""
+    return _encode((stream, 2, channel, offset))
+
+
+def end_frame(stream: int, result: Any) -> bytes:
+    """The stream's result; nothing follows."""
+    return _encode((stream, 3, result))
+
+
+def error_frame(stream: int, wire: dict[str, Any]) -> bytes:
+    """The stream's failure, in the wire form of ``dsec.errors``; nothing follows."""
+    return _encode((stream, 4, wire))
+
+
+def close_frame(stream: int) -> bytes:
+    """No longer interested in the stream."""
+    return _encode((stream, 5))
+
+
+def item_frame(stream: int, item: dict[str, Any]) -> bytes:
+    """A message within the stream."""
+    return _encode((stream, 6, item))
+
+
+def decode(frame: bytes | memoryview) -> list[Any]:
+    """The frame as a list; raises ProtocolError on anything that is no frame."""
+    try:
+        parts = _decode(frame)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"not a frame: {error}") from None
+    if len(parts) < 2 or not isinstance(parts[0], int) or parts[1] not in Kind.__members__.values():
+        raise ProtocolError("not a frame: stream and kind are missing")
+    return parts
+
+
+def peek(frame: bytes | memoryview) -> tuple[int, int]:
+    """(stream, kind) of a frame, from its first bytes; raises ProtocolError."""
+    try:
+        first = frame[1]
+        if first < 0x80:
+            return first, frame[2]
+        size = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}[first]
+        return int.from_bytes(frame[2 : 2 + size], "big"), frame[2 + size]
+    except (IndexError, KeyError):
+        raise ProtocolError("not a frame: stream and kind are missing") from None

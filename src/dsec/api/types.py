@@ -1,0 +1,342 @@
+"""Requests and answers of ``/v1``, as msgspec structs. Units are in the names.
+
+Requests refuse unknown fields; answers ignore them, so that a newer server can say more.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = [
+    "Backend",
+    "CreateRequest",
+    "Ended",
+    "ExecInfo",
+    "ExecUsage",
+    "FileWritten",
+    "ImageConfig",
+    "ImageInfo",
+    "ImageProgress",
+    "ImportRequest",
+    "KillRequest",
+    "LayerInfo",
+    "Limit",
+    "SandboxInfo",
+    "SandboxState",
+    "Status",
+    "StopFailure",
+    "StopFilter",
+    "StopReport",
+    "StopRequest",
+    "Stopped",
+    "StoryEntry",
+    "TokenCreated",
+    "TokenInfo",
+    "TokenRequest",
+    "Usage",
+    "VersionInfo",
+]
+
+Backend = Literal["container", "microvm", "vm"]
+Limit = float | tuple[float, float]
+"""A number is the limit; a pair is (request, limit)."""
+
+
+class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class Ended(StrEnum):
+    """How an exec ended."""
+
+    EXITED = "exited"
+    SIGNALLED = "signalled"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+
+
+class SandboxState(StrEnum):
+    """``creating → running ⇄ paused → stopped``, and ``lost`` when the node lost it."""
+
+    CREATING = "creating"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+
+class CreateRequest(_Request, frozen=True, kw_only=True):
+    """All of SandboxArgs, and how the call itself behaves."""
+
+    image: str
+    key: str
+    deadline_s: float = 120.0
+    on_full: Literal["wait", "raise"] = "wait"
+    pull: Literal["missing", "always", "never"] = "missing"
+    backend: str = "container"
+    workspace: str | None = None
+    toolkits: tuple[str, ...] = ()
+    cpu: Limit = 2
+    memory_mib: Limit = 1024
+    disk_mib: Limit = 10240
+    pids: Limit = 4096
+    shm_mib: float = 64
+    env: dict[str, str] = {}
+    workdir: str | None = None
+    user: str | None = None
+    command: Literal["image"] | list[str] | None = None
+    network: Any = "none"
+    endpoints: dict[str, str] = {}
+    mounts: tuple[str, ...] = ()
+    idle_timeout_s: float = 900
+    lifetime_s: float = 14400
+    exec_timeout_s: float | None = None
+    qos: str = "latency"
+    profile: str = "default"
+    labels: dict[str, str] = {}
+    name: str | None = None
+
+
+class Usage(_Answer, frozen=True, kw_only=True):
+    """What a sandbox has used so far; None where the node does not measure it."""
+
+    cpu_s: float
+    memory_mib: float
+    memory_peak_mib: float
+    disk_mib: float
+    pids: int
+    wall_s: float
+    oom_kills: int
+    pids_peak: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+
+
+class SandboxInfo(_Answer, frozen=True, kw_only=True):
+    """A sandbox as its node knows it; ``cause``, ``ended_at`` and ``exit_code`` once it has ended."""
+
+    id: str
+    node: str
+    state: SandboxState
+    image: str
+    image_digest: str
+    layers: list[str]
+    backend: str
+    created_at: float
+    cpu: float
+    memory_mib: float
+    disk_mib: float
+    pids: int
+    idle_timeout_s: float
+    lifetime_s: float
+    labels: dict[str, str] = {}
+    name: str | None = None
+    principal: str = ""
+    env: dict[str, str] = {}
+    workdir: str | None = None
+    user: str | None = None
+    command: list[str] | None = None
+    main_exec_id: str | None = None
+    network: str = "none"
+    profile: str = "default"
+    started_at: float | None = None
+    ended_at: float | None = None
+    cause: str | None = None
+    exit_code: int | None = None
+    usage: Usage | None = None
+    phases_us: dict[str, int] = {}
+
+
+class StoryEntry(_Answer, frozen=True, kw_only=True):
+    """One transition: when, what, why, by whom."""
+
+    at: float
+    state: str
+    cause: str
+    actor: str
+    detail: str = ""
+
+
+class ExecUsage(_Answer, frozen=True, kw_only=True):
+    """What one exec used, from its own cgroup."""
+
+    cpu_s: float
+    memory_peak_mib: float
+
+
+class ExecInfo(_Answer, frozen=True, kw_only=True):
+    """An exec, running (``ended`` None) or over. ``argv`` is text, undecodable bytes escaped."""
+
+    id: str
+    sandbox_id: str
+    argv: list[str]
+    started_at: float
+    ended: Ended | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    stdout_total_bytes: int = 0
+    stderr_total_bytes: int = 0
+    duration_s: float | None = None
+    oom_kills: int = 0
+    quota_hits: list[str] = []
+    usage: ExecUsage | None = None
+
+
+class StopRequest(_Request, frozen=True, kw_only=True):
+    """``keep`` other than nothing is refused until it is built."""
+
+    grace_s: float = 0.0
+    keep: str = "nothing"
+    keep_s: float = 3600
+
+
+class Stopped(_Answer, frozen=True, kw_only=True):
+    """A confirmed stop. ``processes`` (0) were left when the node looked, after ``waited_s``."""
+
+    id: str
+    cause: str
+    ended_at: float
+    processes: int
+    waited_s: float
+    usage: Usage
+
+
+class StopFilter(_Request, frozen=True, kw_only=True):
+    """At least one filter is required; only sandboxes of the token's principal are touched."""
+
+    labels: dict[str, str] | None = None
+    job: str | None = None
+    mine: bool = False
+
+
+class StopFailure(_Answer, frozen=True, kw_only=True):
+    """A sandbox that could not be stopped, and the error in wire form."""
+
+    id: str
+    error: dict[str, Any]
+
+
+class StopReport(_Answer, frozen=True, kw_only=True):
+    """What a stop of many did."""
+
+    stopped: list[str]
+    failed: list[StopFailure] = []
+
+
+class KillRequest(_Request, frozen=True, kw_only=True):
+    """``signal`` None: SIGTERM to the leader's process group, everything killed after ``grace_s``, confirmed."""
+
+    signal: int | None = None
+    grace_s: float = 2.0
+
+
+class FileWritten(_Answer, frozen=True, kw_only=True):
+    """A file after it was replaced."""
+
+    path: str
+    bytes: int
+    mode: int
+
+
+class ImageConfig(_Answer, frozen=True, kw_only=True):
+    """What an OCI image says of its programs."""
+
+    env: list[str] = []
+    user: str = ""
+    workdir: str = ""
+    entrypoint: list[str] = []
+    cmd: list[str] = []
+
+
+class ImageInfo(_Answer, frozen=True, kw_only=True):
+    """An image as imported."""
+
+    reference: str
+    digest: str
+    layers: list[str]
+    size_bytes: int
+    created_at: float
+    config: ImageConfig
+
+
+class ImageProgress(_Answer, frozen=True, kw_only=True):
+    """A step of an import or build. ``total`` is 0 while unknown."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+    unit: str = "bytes"
+    detail: str = ""
+
+
+class ImportRequest(_Request, frozen=True, kw_only=True):
+    """``source``: ``docker://REF`` or a bare reference. The client's own files are sent as a tar body instead."""
+
+    source: str
+    reference: str | None = None
+    pull: Literal["missing", "always", "never"] = "always"
+
+
+class LayerInfo(_Answer, frozen=True, kw_only=True):
+    """A layer: its digest, its tag, its bytes."""
+
+    digest: str
+    size_bytes: int
+    reference: str | None = None
+    created_at: float = 0.0
+
+
+class TokenRequest(_Request, frozen=True, kw_only=True):
+    """``ttl_s`` None: until revoked."""
+
+    name: str = ""
+    ttl_s: float | None = None
+
+
+class TokenInfo(_Answer, frozen=True, kw_only=True):
+    """A token without its secret."""
+
+    id: str
+    name: str
+    created_at: float
+    expires_at: float | None = None
+
+
+class TokenCreated(_Answer, frozen=True, kw_only=True):
+    """The only time that the secret is seen."""
+
+    id: str
+    name: str
+    token: str
+    expires_at: float | None = None
+
+
+class VersionInfo(_Answer, frozen=True, kw_only=True):
+    """What this server is and can do."""
+
+    version: str
+    api: str
+    capabilities: list[str]
+    node: str
+
+
+class Status(_Answer, frozen=True, kw_only=True):
+    """A node at a glance: its parts, what it has and what is used."""
+
+    node: str
+    version: str
+    boot_id: str
+    parts: list[dict[str, Any]]
+    sandboxes: dict[str, int]
+    queued: int
+    requests: dict[str, float]
+    capacity: dict[str, float]
+    stats: dict[str, Any]
+    features: list[dict[str, Any]]
