@@ -151,7 +151,7 @@ class CallerError(DSecError):
     """The call itself is wrong; the same call will fail again."""
 
     code = "caller_error"
-    fault = "caller"
+    fault: Fault = "caller"
 
 
 class InvalidArgument(CallerError, ValueError):
@@ -188,7 +188,7 @@ class CommandError(DSecError):
     """The program in the sandbox, not the platform, failed."""
 
     code = "command_error"
-    fault = "command"
+    fault: Fault = "command"
 
 
 class ExecFailed(CommandError):
@@ -221,7 +221,7 @@ class FileError(DSecError, OSError):
     """A file operation in the sandbox failed; ``errno`` and ``path`` say how and where."""
 
     code = "file_error"
-    fault = "command"
+    fault: Fault = "command"
 
     def __init__(self, message: str, **fields: Any) -> None:
         DSecError.__init__(self, message, **fields)
@@ -258,7 +258,7 @@ class ImageError(DSecError):
     """An image could not be had."""
 
     code = "image_error"
-    fault = "caller"
+    fault: Fault = "caller"
 
 
 class ImageNotFound(ImageError):
@@ -271,7 +271,7 @@ class RegistryRateLimited(ImageError):
     """The registry answered 429."""
 
     code = "registry_rate_limited"
-    fault = "platform"
+    fault: Fault = "platform"
     retryable = True
 
 
@@ -291,7 +291,7 @@ class CapacityError(DSecError):
     """The node is full and stayed full; ask again after ``retry_after_s``."""
 
     code = "capacity"
-    fault = "node"
+    fault: Fault = "node"
     retryable = True
 
 
@@ -299,14 +299,14 @@ class QuotaExceeded(DSecError):
     """The project's quota, not the node, is used up."""
 
     code = "quota_exceeded"
-    fault = "caller"
+    fault: Fault = "caller"
 
 
 class SandboxGone(DSecError):
     """The sandbox ended before the exec did. ``cause`` says why; ``partial`` holds the output until then."""
 
     code = "sandbox_gone"
-    fault = "node"
+    fault: Fault = "node"
     partial: Any = None
 
     def __init__(self, message: str, **fields: Any) -> None:
@@ -323,7 +323,7 @@ class OutcomeUnknown(DSecError):
     """Whether the exec finished cannot be known. It is never run again; ``exec_id`` names it."""
 
     code = "outcome_unknown"
-    fault = "node"
+    fault: Fault = "node"
     partial: Any = None
 
     @property
@@ -336,21 +336,21 @@ class ReplayDivergence(DSecError):
     """A replayed trajectory asked for something else than the recorded one did."""
 
     code = "replay_divergence"
-    fault = "caller"
+    fault: Fault = "caller"
 
 
 class DeadlineExceeded(DSecError, TimeoutError):
     """``deadline_s`` passed before the call was done; ``phase`` says where it was."""
 
     code = "deadline_exceeded"
-    fault = "caller"
+    fault: Fault = "caller"
 
 
 class NodeError(DSecError):
     """The node cannot be reached or failed at its work."""
 
     code = "node_error"
-    fault = "node"
+    fault: Fault = "node"
     retryable = True
 
 

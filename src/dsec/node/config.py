@@ -1,0 +1,97 @@
+"""A node's configuration: the operator's TOML, the flags of ``dsec up``, and what was resolved from both."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from dsec.errors import InvalidArgument
+from dsec.node.paths import NodePaths
+
+__all__ = ["NodeConfig", "Overcommit", "Registries", "load_config", "read_settings", "save_config"]
+
+DEFAULT_IMAGE = "dsec/debian:12"
+
+
+class Overcommit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A lone limit implies the request limit ÷ factor."""
+
+    cpu: float = 50
+    memory: float = 6
+    disk: float = 100
+    pids: float = 64
+
+
+class Registries(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where images are pulled from."""
+
+    mirrors: dict[str, str] = {}
+    """Registry → prefix that stands for it: ``{"docker.io": "mirror.example:5000/hub"}``."""
+    insecure: tuple[str, ...] = ()
+    """Registries (``host:port``) that are spoken to without TLS."""
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything a process of the node needs to know. Sizes in MiB, times in seconds."""
+
+    node: str = "local"
+    root: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 7373
+    """0: a free one."""
+    group: str | None = None
+    """Members may read the token."""
+    pool_mib: int | None = None
+    """None: the smaller of half the free space and 64 GiB."""
+    shared_layers: str | None = None
+    """Read-only data directory of another node, whose images and layers are here too."""
+    build_default_image: bool = True
+    max_sandboxes: int = 4000
+    """At most 4,096, the node's ID ranges."""
+    memory_mib: int | None = None
+    """What requests may add up to. None: the machine's memory less 1 GiB."""
+    cpus: float | None = None
+    """What requests may add up to. None: the machine's."""
+    max_lifetime_s: float = 7 * 86400
+    max_idle_s: float = 7 * 86400
+    tombstone_s: float = 86400
+    overcommit: Overcommit = Overcommit()
+    registries: Registries = Registries()
+    boot_id: str = ""
+    id_block: int = 0
+    """First host ID of this node's ranges; chosen by ``dsec up`` under the machine-wide lock."""
+
+    @property
+    def paths(self) -> NodePaths:
+        """Where this node's files are."""
+        return NodePaths(self.node, Path(self.root) if self.root else None).checked()
+
+
+def read_settings(paths: NodePaths) -> NodeConfig:
+    """The operator's TOML (or defaults without one); raises InvalidArgument naming the file and the field."""
+    try:
+        raw = tomllib.loads(paths.settings.read_text())
+    except FileNotFoundError:
+        raw = {}
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgument(f"{paths.settings}: {error}") from None
+    raw |= {"node": paths.name, "root": str(paths.root) if paths.root else None}
+    try:
+        return msgspec.convert(raw, NodeConfig)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"{paths.settings}: {error}") from None
+
+
+def load_config(path: Path) -> NodeConfig:
+    """The configuration that ``dsec up`` wrote."""
+    return msgspec.json.decode(path.read_bytes(), type=NodeConfig)
+
+
+def save_config(config: NodeConfig) -> None:
+    """Write the configuration in force, atomically."""
+    target = config.paths.config_json
+    partial = target.with_suffix(".new")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+    partial.replace(target)

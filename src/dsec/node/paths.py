@@ -1,0 +1,131 @@
+"""Where a node's files are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from dsec.errors import InvalidArgument
+
+__all__ = ["NodePaths", "check_node_name"]
+
+_NODE = re.compile(r"[a-z0-9]{1,12}")
+_LONGEST_SOCKET = 107
+
+
+def check_node_name(name: str) -> str:
+    """The name itself, or InvalidArgument."""
+    if not _NODE.fullmatch(name):
+        raise InvalidArgument(f"invalid node name {name!r}", remedy="Use 1 to 12 lower-case letters and digits")
+    return name
+
+
+class NodePaths(msgspec.Struct, frozen=True):
+    """Files of node ``name``; ``root`` (None: the machine's own places) puts all of them under one directory."""
+
+    name: str = "local"
+    root: Path | None = None
+
+    def checked(self) -> NodePaths:
+        """Itself, or InvalidArgument for a bad name or a root too long for a socket's address."""
+        check_node_name(self.name)
+        if len(str(self.run / "runtime.sock").encode()) > _LONGEST_SOCKET:
+            raise InvalidArgument(
+                f"the path of --root is too long: {self.root}", remedy="Use one below 60 characters"
+            )
+        return self
+
+    def _under(self, path: str) -> Path:
+        return Path(path) if self.root is None else self.root / path.lstrip("/")
+
+    @property
+    def run(self) -> Path:
+        """Sockets, lock, mount points: gone at reboot."""
+        return self._under(f"/run/dsec/{self.name}")
+
+    @property
+    def data(self) -> Path:
+        """Databases, layers, output, pool."""
+        return self._under(f"/var/lib/dsec/{self.name}")
+
+    @property
+    def settings(self) -> Path:
+        """The operator's configuration, TOML; need not exist."""
+        return self._under(f"/etc/dsec/{self.name}.toml")
+
+    @property
+    def lock(self) -> Path:
+        """Held by the keeper."""
+        return self.run / "lock"
+
+    @property
+    def keeper_socket(self) -> Path:
+        """Keeper's."""
+        return self.run / "keeper.sock"
+
+    @property
+    def runtime_socket(self) -> Path:
+        """Runtime's."""
+        return self.run / "runtime.sock"
+
+    @property
+    def edge_socket(self) -> Path:
+        """Edge's."""
+        return self.run / "edge.sock"
+
+    @property
+    def node_json(self) -> Path:
+        """What clients of this machine read: url, token_path, node."""
+        return self.run / "node.json"
+
+    @property
+    def config_json(self) -> Path:
+        """The configuration in force, written by ``dsec up`` for the node's processes."""
+        return self.run / "config.json"
+
+    @property
+    def token(self) -> Path:
+        """The client's copy of the first token."""
+        return self.data / "token"
+
+    @property
+    def node_db(self) -> Path:
+        """Edge's records, per boot."""
+        return self.data / "node.db"
+
+    @property
+    def catalogue_db(self) -> Path:
+        """Images, layers, ended sandboxes: survives reboots."""
+        return self.data / "catalogue.db"
+
+    @property
+    def iam_db(self) -> Path:
+        """Principals and token hashes."""
+        return self.data / "iam.db"
+
+    @property
+    def layers(self) -> Path:
+        """This node's layer store."""
+        return self.data / "layers"
+
+    @property
+    def output(self) -> Path:
+        """Segments of the execs' output."""
+        return self.data / "output"
+
+    @property
+    def pool_image(self) -> Path:
+        """The btrfs pool."""
+        return self.data / "pool.img"
+
+    @property
+    def logs(self) -> Path:
+        """One file per process."""
+        return self.data / "logs"
+
+    @property
+    def cgroup(self) -> str:
+        """Directory below each cgroup mount."""
+        return f"dsec/{self.name}"
