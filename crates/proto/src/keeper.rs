@@ -198,6 +198,10 @@ pub struct Ended {
     /// A file operation's [`dsec_session::plan::FileReport`], msgpack.
     #[serde(with = "serde_bytes")]
     pub report: Option<Vec<u8>>,
+    /// The spawn failed after the connection that had asked for it was gone: there is neither an exit code
+    /// nor a signal of a program.
+    #[serde(default)]
+    pub failure: Option<Failure>,
 }
 
 /// A process that the keeper starts and restarts.

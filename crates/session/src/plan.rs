@@ -53,6 +53,9 @@ pub struct Clone3 {
     /// ID range of a new user namespace. The clone runs with effective uid and gid `start`, so that the
     /// kernel charges the namespace's objects to the range and not to root; the keeper writes the maps.
     pub ids: Option<IdRange>,
+    /// Network namespace the child is born in. It belongs to the initial user namespace, which a child of a
+    /// new user namespace has no rights in: `SetNs` would come too late for it.
+    pub net: Option<FdIndex>,
 }
 
 /// `count` host IDs from `start`, seen inside as 0..count.
@@ -79,7 +82,7 @@ pub enum Step {
         /// Which of its namespaces; never `Pid`, which the clone entered.
         kinds: Vec<Namespace>,
     },
-    /// Enter one namespace by descriptor.
+    /// Enter one namespace by descriptor; in a plan with `Clone3::ids`, the network comes by `Clone3::net`.
     SetNs {
         /// An open namespace file.
         fd: FdIndex,
