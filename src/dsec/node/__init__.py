@@ -1,5 +1,5 @@
 """One node of this machine: where its files are, how it is configured, how it is brought up and taken down.
 
-``paths`` and ``config`` are read by every process of the node; ``up``, ``down``, ``restart`` and ``doctor`` are what the
-CLI calls. Imports ``dsec.api`` and ``dsec.errors``, and ``dsec.images.config`` for registries; never the client.
+``paths`` and ``config`` are read by every process of the node; ``up``, ``down``, ``restart`` and ``doctor`` are what
+the CLI calls. Imports ``dsec.api``, ``dsec.errors`` and, for the first token, ``dsec.iam``; never the client.
 """

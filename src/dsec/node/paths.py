@@ -86,6 +86,26 @@ class NodePaths(msgspec.Struct, frozen=True):
         return self.run / "config.json"
 
     @property
+    def runtime_json(self) -> Path:
+        """The runtime's configuration, written by ``dsec up``."""
+        return self.run / "runtime.json"
+
+    @property
+    def services_json(self) -> Path:
+        """The keeper's table, written by ``dsec up``."""
+        return self.run / "services.json"
+
+    @property
+    def draining(self) -> Path:
+        """While this file is there the edge admits no creates: ``dsec down`` is at work."""
+        return self.run / "draining"
+
+    @property
+    def operation_lock(self) -> Path:
+        """Held by ``dsec up``, ``down`` and ``restart`` while they work; outlives the node."""
+        return self.run.parent / f"{self.name}.lock"
+
+    @property
     def token(self) -> Path:
         """The client's copy of the first token."""
         return self.data / "token"

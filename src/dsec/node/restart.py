@@ -1,0 +1,95 @@
+"""``dsec restart``: put the installed version of a part in place; sandboxes and their execs go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from dsec.errors import DSecError, InvalidArgument, NodeError
+from dsec.node.binaries import Binaries, find_binaries
+from dsec.node.config import NodeConfig, load_config
+from dsec.node.keeper_client import KeeperControl
+from dsec.node.keeper_process import write_table
+from dsec.node.local_calls import EdgeCalls, RuntimeCalls
+from dsec.node.machine import check_machine
+from dsec.node.paths import NodePaths
+from dsec.node.services import SERVICES, service_table
+from dsec.node.survey import operation, url_of, version_at
+
+__all__ = ["PARTS", "part_answers", "renew_files", "restart", "restart_part"]
+
+PARTS = (*SERVICES, "keeper")
+_POLL_S = 0.01
+
+
+def restart(
+    paths: NodePaths,
+    parts: tuple[str, ...] = (),
+    *,
+    say: Callable[[str], None] = lambda _: None,
+    timeout_s: float = 30.0,
+) -> list[str]:
+    """Restart the named parts (all when none is named) one after the other, each until it answers; the parts' names.
+
+    Raises InvalidArgument for an unknown part, NodeError when the node is not up or a part does not come back.
+    """
+    check_machine(action="dsec restart")
+    paths.checked()
+    for part in parts:
+        if part not in PARTS:
+            raise InvalidArgument(f"no such part: {part!r}", remedy=f"Use {', '.join(PARTS)}")
+    chosen = [part for part in ("keeper", *SERVICES) if not parts or part in parts]
+    with operation(paths):
+        try:
+            config = load_config(paths.config_json)
+        except FileNotFoundError:
+            raise NodeError(f"node {paths.name!r} is not up", remedy="Run `dsec up`") from None
+        binaries = find_binaries()
+        renew_files(config, binaries)
+        for part in chosen:
+            say(f"restarting {part}")
+            restart_part(config, binaries, part, deadline=time.monotonic() + timeout_s)
+    return chosen
+
+
+def restart_part(config: NodeConfig, binaries: Binaries, part: str, *, deadline: float) -> None:
+    """One part, until it answers."""
+    definition = next((one for one in service_table(config, binaries) if one.name == part), None)
+    with KeeperControl(config.paths.keeper_socket) as keeper:
+        keeper.restart(part, definition)
+    while not part_answers(config.paths, part):
+        if time.monotonic() >= deadline:
+            raise NodeError(
+                f"{part} does not come back", remedy=f"Its log is {config.paths.logs / f'{part}.log'}", part=part
+            )
+        time.sleep(_POLL_S)
+
+
+def renew_files(config: NodeConfig, binaries: Binaries) -> None:
+    """The runtime's file names the installed init; the table is what a keeper reads that is started anew."""
+    runtime = msgspec.json.decode(config.paths.runtime_json.read_bytes(), type=dict[str, object])
+    runtime["init_path"] = str(binaries.init)
+    partial = config.paths.runtime_json.with_suffix(".new")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(runtime)))
+    partial.replace(config.paths.runtime_json)
+    write_table(config, binaries)
+
+
+def part_answers(paths: NodePaths, part: str) -> bool:
+    """Whether the part serves its socket. Listening sockets outlive a restart: a call waits for the successor."""
+    try:
+        if part == "runtime":
+            with RuntimeCalls(paths.runtime_socket, timeout_s=5):
+                return True
+        if part == "edge":
+            EdgeCalls(paths.edge_socket, timeout_s=5).call("GET", "/v1/status")
+            return True
+        with KeeperControl(paths.keeper_socket, timeout_s=5) as keeper:
+            url = url_of(keeper.services())
+        return part == "keeper" or (url is not None and version_at(url) is not None)
+    except NodeError:
+        return False
+    except DSecError:  # an answer all the same
+        return part == "edge"

@@ -1,0 +1,85 @@
+"""The keeper's table: which processes a node has, and the runtime's configuration. Pure."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import msgspec
+
+from dsec.node.binaries import Binaries
+from dsec.node.config import NodeConfig
+
+__all__ = ["SERVICES", "Service", "runtime_config", "service_table"]
+
+SERVICES = ("runtime", "edge", "apiserver")
+"""In the order of their start."""
+_PASSED_ON = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "RUST_LOG", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    *("REGISTRY_AUTH_FILE", "DOCKER_CONFIG", "XDG_RUNTIME_DIR"),
+)
+
+
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that the keeper starts and restarts, as ``crates/proto/src/keeper.rs`` has it."""
+
+    name: str
+    argv: list[str]
+    env: list[tuple[str, str]]
+    log: str
+    listen: list[dict[str, dict[str, Any]]]
+    cgroups: list[str]
+
+
+def service_table(config: NodeConfig, binaries: Binaries, environment: dict[str, str] | None = None) -> list[Service]:
+    """The table, in the order of start. What it takes over of the environment is a fixed list of names."""
+    paths = config.paths
+    given = dict(os.environ) if environment is None else environment
+    env = sorted((name, given[name]) for name in _PASSED_ON if name in given)
+    python_env = sorted([*env, ("PYTHONUNBUFFERED", "1"), ("PYTHONSAFEPATH", "1")])
+
+    def python(name: str, listen: dict[str, dict[str, Any]]) -> Service:
+        return Service(
+            name=name,
+            argv=[sys.executable, "-m", f"dsec.{name}", "--config", str(paths.config_json)],
+            env=python_env,
+            log=str(paths.logs / f"{name}.log"),
+            listen=[listen],
+            cgroups=[],
+        )
+
+    return [
+        Service(
+            name="runtime",
+            argv=[str(binaries.runtime), "serve", "--config", str(paths.runtime_json)],
+            env=env,
+            log=str(paths.logs / "runtime.log"),
+            listen=[{"unix": {"path": str(paths.runtime_socket), "mode": 0o600}}],
+            cgroups=[],
+        ),
+        python("edge", {"unix": {"path": str(paths.edge_socket), "mode": 0o600}}),
+        python("apiserver", {"tcp": {"host": config.host, "port": config.port}}),
+    ]
+
+
+def runtime_config(config: NodeConfig, binaries: Binaries, *, pool_mib: int) -> dict[str, Any]:
+    """What ``dsec-runtime serve --config`` reads."""
+    paths = config.paths
+    layers = [str(paths.layers)]
+    if config.shared_layers:
+        layers.append(f"{config.shared_layers}/layers")
+    return {
+        "node": config.node,
+        "run_dir": str(paths.run),
+        "data_dir": str(paths.data),
+        "layers_dirs": layers,
+        "pool_mib": pool_mib,
+        "pool_image": str(paths.pool_image),
+        "cgroup_root": paths.cgroup,
+        "id_block": config.id_block,
+        "edge_uid": 0,
+        "max_sandboxes": config.max_sandboxes,
+        "init_path": str(binaries.init),
+    }

@@ -1,0 +1,114 @@
+"""What state a node is in: down, whole, or half-dead; and the lock that keeps operations apart."""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from dsec.errors import Conflict, NodeError, NotFound
+from dsec.node.keeper_client import KeeperControl, ServiceState
+from dsec.node.paths import NodePaths
+
+__all__ = ["Survey", "is_locked", "node_url", "operation", "survey", "url_of", "version_at"]
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """``down``: no keeper. ``whole``: every part runs and the API answers. ``broken``: anything between."""
+
+    state: Literal["down", "whole", "broken"]
+    services: list[ServiceState]
+    url: str | None = None
+    fault: str | None = None
+
+
+def survey(paths: NodePaths) -> Survey:
+    """Look at the node, changing nothing."""
+    if not is_locked(paths.lock):
+        return Survey("down", [])
+    try:
+        with KeeperControl(paths.keeper_socket, timeout_s=5) as keeper:
+            services = keeper.services()
+    except NodeError as error:
+        return Survey("broken", [], fault=error.message)
+    url = url_of(services)
+    missing = [service.name for service in services if service.pid == 0]
+    if missing:
+        return Survey("broken", services, url, f"not running: {', '.join(missing)}")
+    if url is None or version_at(url) is None:
+        return Survey("broken", services, url, f"the API does not answer at {url}")
+    return Survey("whole", services, url)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some process holds the lock: ``paths.lock`` the keeper's, ``paths.operation_lock`` an operation's."""
+    try:
+        with path.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def url_of(services: list[ServiceState]) -> str | None:
+    """The API's address, from the keeper's own list: with port 0 only the keeper knows it."""
+    for service in services:
+        for address in service.addresses:
+            if service.name == "apiserver" and address.startswith("tcp:"):
+                host, _, port = address.removeprefix("tcp:").rpartition(":")
+                return f"http://{_reachable(host)}:{port}"
+    return None
+
+
+def _reachable(host: str) -> str:
+    bare = host.strip("[]")
+    if bare == "0.0.0.0":
+        return "127.0.0.1"
+    if bare == "::":
+        return "[::1]"
+    return f"[{bare}]" if ":" in bare else bare
+
+
+def version_at(url: str, *, timeout_s: float = 2.0) -> dict[str, Any] | None:
+    """The answer of ``/v1/version``, or None when there is none."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=timeout_s)
+    try:
+        connection.request("GET", "/v1/version")
+        answer = connection.getresponse()
+        body: dict[str, Any] = json.loads(answer.read())
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+    return body if answer.status == 200 else None
+
+
+def node_url(paths: NodePaths) -> str:
+    """URL of the node that ``dsec up`` noted; raises NotFound without one."""
+    try:
+        return str(json.loads(paths.node_json.read_bytes())["url"])
+    except FileNotFoundError:
+        raise NotFound(f"no node {paths.name!r} runs on this machine", remedy="Run `dsec up`") from None
+
+
+@contextmanager
+def operation(paths: NodePaths) -> Iterator[None]:
+    """Hold the node against other ``up``, ``down`` and ``restart``; raises Conflict while another one works."""
+    paths.operation_lock.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with paths.operation_lock.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(
+                f"another `dsec up`, `down` or `restart` of node {paths.name!r} is at work",
+                remedy="Wait for it and look with `dsec status`",
+            ) from None
+        yield
