@@ -1,0 +1,76 @@
+# `make` lists the targets. Everything can be repeated and finishes what a broken run left half-done.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.ONESHELL:
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+DSEC := $(VENV)/bin/dsec
+TRIPLE := $(shell uname -m)-unknown-linux-gnu
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
+
+.PHONY: setup
+setup: build/machine build/venv build/programs ## install what is missing: distribution packages, .venv, Rust build
+	@echo "ready: $(DSEC) up"
+
+.PHONY: demo
+demo: setup ## start a node, run the main job, print its tables, stop the node
+	@scripts/demo.sh $(ARGS)
+
+.PHONY: test
+test: setup build/test-machine check ## everything needed, then all tests (make check included)
+	cargo test --release --workspace --quiet
+	$(PYTHON) -m pytest $(ARGS)
+
+.PHONY: check
+check: build/machine build/venv ## format, lint, types, import directions, unit tests
+	$(VENV)/bin/ruff format --check src tests bench examples
+	$(VENV)/bin/ruff check src tests bench examples
+	$(VENV)/bin/mypy
+	cargo fmt --all --check
+	cargo clippy --release --workspace --all-targets --quiet -- -D warnings
+	$(PYTHON) -m pytest -q tests/unit
+
+.PHONY: bench
+bench: setup ## measure; raw samples to build/bench, the table to standard output
+	@scripts/bench.sh $(ARGS)
+
+.PHONY: wheels
+wheels: build/venv ## both wheels into dist/
+	@mkdir -p dist
+	rm -f dist/*.whl
+	$(PYTHON) -m hatchling build -t wheel -d dist
+	$(VENV)/bin/maturin build --release --quiet --manifest-path crates/node-bin/Cargo.toml --target $(TRIPLE) --out dist
+	@ls -1 dist
+
+.PHONY: test-wheels
+test-wheels: wheels ## from the built wheels in a clean virtual environment: dsec up, an exec, dsec down
+	@scripts/test-wheels.sh
+
+.PHONY: clean
+clean: ## remove what was built (not the node's data: dsec down, then rm -r /var/lib/dsec)
+	rm -rf build dist target $(VENV)
+
+build/machine: scripts/setup-machine.sh
+	@mkdir -p build
+	scripts/setup-machine.sh
+	touch $@
+
+build/venv: scripts/setup-venv.sh pyproject.toml build/machine
+	@scripts/setup-venv.sh $(VENV)
+	touch $@
+
+.PHONY: build/programs
+build/programs: build/machine
+	cargo build --release --workspace --bins
+
+build/test-machine: scripts/setup-tests.sh build/machine
+	@scripts/setup-tests.sh
+	touch $@
