@@ -1,0 +1,275 @@
+"""What this node knows of images and layers, in SQLite.
+
+Tags move, digests never. The catalogue says which layer an OCI diffID became (the first build wins), which image a
+reference means, and which layer a tag means; the files themselves are the store's. Other modules may keep tables of
+their own in the same file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from dsec.errors import ImageNotFound, NotFound
+
+__all__ = ["Catalogue", "Image", "ImageConfig", "LayerTag"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS layers (digest TEXT PRIMARY KEY, bytes INTEGER NOT NULL, created_at REAL NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS diff_ids (
+    diff_id TEXT PRIMARY KEY, digest TEXT NOT NULL REFERENCES layers ON DELETE CASCADE) STRICT;
+CREATE TABLE IF NOT EXISTS blobs (
+    blob TEXT PRIMARY KEY, bytes INTEGER NOT NULL,
+    diff_id TEXT NOT NULL REFERENCES diff_ids ON DELETE CASCADE) STRICT;
+CREATE TABLE IF NOT EXISTS images (
+    reference TEXT PRIMARY KEY, digest TEXT NOT NULL, config TEXT NOT NULL, bytes INTEGER NOT NULL,
+    created_at REAL NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS image_layers (
+    reference TEXT NOT NULL REFERENCES images ON DELETE CASCADE, position INTEGER NOT NULL,
+    digest TEXT NOT NULL REFERENCES layers, PRIMARY KEY (reference, position)) STRICT;
+CREATE INDEX IF NOT EXISTS image_layers_by_digest ON image_layers (digest);
+CREATE TABLE IF NOT EXISTS layer_tags (
+    tag TEXT PRIMARY KEY, digest TEXT NOT NULL REFERENCES layers, created_at REAL NOT NULL) STRICT;
+"""
+
+
+class ImageConfig(msgspec.Struct, frozen=True):
+    """What an image says about running it."""
+
+    env: dict[str, str] = {}
+    """Environment, in the image's order."""
+    user: str = ""
+    """USER[:GROUP], names or numbers; empty is root."""
+    workdir: str = "/"
+    """Working directory."""
+    entrypoint: tuple[str, ...] = ()
+    """Program that a command's words are handed to."""
+    cmd: tuple[str, ...] = ()
+    """Default command, or default words for the entrypoint."""
+
+
+class Image(msgspec.Struct, frozen=True):
+    """An imported or built image."""
+
+    reference: str
+    """Normalised name, such as ``docker.io/library/python:3.12``."""
+    digest: str
+    """``sha256:…`` of the image's configuration, which Docker calls the image's ID."""
+    config: ImageConfig
+    layers: tuple[str, ...]
+    """Digests of its layers, the bottom one first."""
+    bytes: int
+    """Size of its layers on disk, shared ones included."""
+    created_at: float
+    """When it came to this node, seconds since 1970."""
+
+
+class LayerTag(msgspec.Struct, frozen=True):
+    """A user's layer."""
+
+    tag: str
+    """``workspace/NAME:VERSION`` or ``toolkit/NAME:VERSION``."""
+    digest: str
+    bytes: int
+    created_at: float
+
+
+class Catalogue:
+    """One node's ``catalogue.db``; safe to call from several threads, each call a few microseconds."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._db = sqlite3.connect(
+            f"file:{quote(str(path))}", uri=True, check_same_thread=False, isolation_level=None, timeout=10
+        )
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.execute("PRAGMA foreign_keys=ON")
+        self._db.executescript(_SCHEMA)
+        self._images: dict[str, Image] = {}
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._db.close()
+
+    # Images
+
+    def image(self, reference: str) -> Image:
+        """The image that a normalised reference means; raises ImageNotFound."""
+        with self._lock:
+            found = self._images.get(reference)
+            if found is None:
+                rows = self._read_images("WHERE reference = ?", (reference,))
+                if not rows:
+                    raise ImageNotFound(f"this node has no image {reference}", remedy="Import it or let it be pulled")
+                found = self._images[reference] = rows[0]
+            return found
+
+    def images(self) -> list[Image]:
+        """All images by name."""
+        return self._read_images("ORDER BY reference", ())
+
+    def _read_images(self, where: str, arguments: tuple[str, ...]) -> list[Image]:
+        with self._lock:
+            rows = self._db.execute(
+                f"SELECT reference, digest, config, bytes, created_at FROM images {where}",  # noqa: S608
+                arguments,
+            ).fetchall()
+            return [
+                Image(
+                    reference, digest, msgspec.json.decode(config, type=ImageConfig), self._layers_of(reference),
+                    size, created_at,
+                )
+                for reference, digest, config, size, created_at in rows
+            ]  # fmt: skip
+
+    def _layers_of(self, reference: str) -> tuple[str, ...]:
+        rows = self._db.execute(
+            "SELECT digest FROM image_layers WHERE reference = ? ORDER BY position", (reference,)
+        ).fetchall()
+        return tuple(digest for (digest,) in rows)
+
+    def put_image(self, reference: str, digest: str, config: ImageConfig, layers: Iterable[str]) -> Image:
+        """Let ``reference`` mean this image from now on; its layers must be in the catalogue."""
+        chain = tuple(layers)
+        with self._lock, self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            size = sum(self._layer_bytes(each) for each in dict.fromkeys(chain))
+            self._db.execute("DELETE FROM images WHERE reference = ?", (reference,))
+            self._db.execute(
+                "INSERT INTO images VALUES (?, ?, ?, ?, ?)",
+                (reference, digest, msgspec.json.encode(config).decode(), size, self._clock()),
+            )
+            self._db.executemany(
+                "INSERT INTO image_layers VALUES (?, ?, ?)", [(reference, i, each) for i, each in enumerate(chain)]
+            )
+            self._images.pop(reference, None)
+        return self.image(reference)
+
+    def remove_image(self, reference: str) -> Image:
+        """Forget a reference; its layers stay. Raises ImageNotFound."""
+        with self._lock:
+            gone = self.image(reference)
+            self._db.execute("DELETE FROM images WHERE reference = ?", (reference,))
+            self._images.pop(reference, None)
+            return gone
+
+    # Layers
+
+    def put_layer(self, digest: str, size: int, *, diff_id: str | None = None) -> str:
+        """Add a layer; with a diffID, returns the digest that the diffID means: an earlier one if there is one."""
+        with self._lock, self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("INSERT OR IGNORE INTO layers VALUES (?, ?, ?)", (digest, size, self._clock()))
+            if diff_id is None:
+                return digest
+            self._db.execute("INSERT OR IGNORE INTO diff_ids VALUES (?, ?)", (diff_id, digest))
+            return self.layer_of(diff_id) or digest
+
+    def layer_of(self, diff_id: str) -> str | None:
+        """Digest of the layer that an OCI diffID became; None if it is not here."""
+        return self._one("SELECT digest FROM diff_ids WHERE diff_id = ?", diff_id)
+
+    def put_blob(self, blob: str, size: int, diff_id: str) -> None:
+        """Remember that a registry's (compressed) blob unpacks to this diffID, so that it is not fetched again."""
+        with self._lock:
+            self._db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)", (blob, size, diff_id))
+
+    def blobs(self) -> Mapping[str, tuple[int, str]]:
+        """Known blobs: digest → (bytes, diffID)."""
+        with self._lock:
+            rows = self._db.execute("SELECT blob, bytes, diff_id FROM blobs").fetchall()
+        return {blob: (size, diff_id) for blob, size, diff_id in rows}
+
+    def layer_digests(self) -> set[str]:
+        """All layers."""
+        with self._lock:
+            return {digest for (digest,) in self._db.execute("SELECT digest FROM layers")}
+
+    def unreferenced_layers(self) -> list[str]:
+        """Layers that no image and no tag refers to."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT digest FROM layers WHERE digest NOT IN (SELECT digest FROM image_layers) "
+                "AND digest NOT IN (SELECT digest FROM layer_tags) ORDER BY digest"
+            ).fetchall()
+        return [digest for (digest,) in rows]
+
+    def remove_layer(self, digest: str) -> bool:
+        """Forget a layer, unless an image or a tag refers to it; whether it is gone."""
+        with self._lock:
+            try:
+                self._db.execute("DELETE FROM layers WHERE digest = ?", (digest,))
+            except sqlite3.IntegrityError:
+                return False
+            return True
+
+    def _layer_bytes(self, digest: str) -> int:
+        row = self._db.execute("SELECT bytes FROM layers WHERE digest = ?", (digest,)).fetchone()
+        if row is None:
+            raise NotFound(f"the catalogue has no layer {digest}")
+        return int(row[0])
+
+    # Tags
+
+    def put_tag(self, tag: str, digest: str) -> LayerTag:
+        """Let a tag mean a layer from now on."""
+        with self._lock:
+            created_at = self._clock()
+            size = self._layer_bytes(digest)
+            self._db.execute("INSERT OR REPLACE INTO layer_tags VALUES (?, ?, ?)", (tag, digest, created_at))
+            return LayerTag(tag, digest, size, created_at)
+
+    def tag(self, tag: str) -> str:
+        """Digest that a tag means; raises NotFound."""
+        digest = self._one("SELECT digest FROM layer_tags WHERE tag = ?", tag)
+        if digest is None:
+            raise NotFound(f"this node has no layer {tag}", remedy=f"Build it: dsec layer build DIR {tag}")
+        return digest
+
+    def tags(self) -> list[LayerTag]:
+        """All tags by name."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT tag, digest, bytes, layer_tags.created_at "
+                "FROM layer_tags JOIN layers USING (digest) ORDER BY tag"
+            ).fetchall()
+        return [LayerTag(*row) for row in rows]
+
+    def remove_tag(self, tag: str) -> None:
+        """Forget a tag; its layer stays. Raises NotFound."""
+        with self._lock:
+            self.tag(tag)
+            self._db.execute("DELETE FROM layer_tags WHERE tag = ?", (tag,))
+
+    def _one(self, query: str, argument: str) -> str | None:
+        with self._lock:
+            row = self._db.execute(query, (argument,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def adopt(self, other: Path) -> None:
+        """Copy what another node's catalogue knows and this one does not; its layers must be in the shared store."""
+        with self._lock:
+            self._db.execute("ATTACH DATABASE ? AS other", (f"file:{quote(str(other))}?mode=ro",))
+            try:
+                with self._db:
+                    self._db.execute("BEGIN IMMEDIATE")
+                    # Chains first: afterwards the images that are new here can no longer be told.
+                    self._db.execute("PRAGMA defer_foreign_keys=ON")
+                    self._db.execute(
+                        "INSERT INTO main.image_layers SELECT * FROM other.image_layers "
+                        "WHERE reference NOT IN (SELECT reference FROM main.images)"
+                    )
+                    for table in ("layers", "diff_ids", "blobs", "images", "layer_tags"):
+                        self._db.execute(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM other.{table}")  # noqa: S608
+            finally:
+                self._db.execute("DETACH DATABASE other")

@@ -1,0 +1,265 @@
+"""The node's images and layers, in one object for the edge."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+from dsec.errors import ImageNotFound, InvalidArgument
+from dsec.images.archives import archive_name, unpack_layout
+from dsec.images.build import DEFAULT_IMAGE, DefaultImage
+from dsec.images.catalogue import Catalogue, Image, LayerTag
+from dsec.images.config import ImagesConfig
+from dsec.images.holds import Holds
+from dsec.images.importer import Importer
+from dsec.images.jobs import Jobs
+from dsec.images.layers import LayerBuilder, spool
+from dsec.images.oci import read_layout
+from dsec.images.progress import OnProgress, Reporter
+from dsec.images.references import (
+    ImageReference,
+    is_layer_reference,
+    parse_image,
+    parse_layer,
+    parse_source,
+)
+from dsec.images.store import LayerStore, private_directory, sweep_stale
+from dsec.images.threads import in_thread
+from dsec.images.tools import Tools
+
+__all__ = ["Images", "Pull"]
+
+Pull = Literal["missing", "always", "never"]
+_STREAM_PREFIX = "stream-"
+
+
+def _nobody(_: str) -> bool:
+    return False
+
+
+class Images:
+    """Imports, builds, finds and removes images and layers of one node.
+
+    Made and used on one event loop. ``in_use(digest)`` says whether a sandbox has the layer; such a layer's files are
+    never deleted. Making the object deletes what a crash left behind; ``aclose`` ends what is in flight.
+    """
+
+    def __init__(self, config: ImagesConfig, tools: Tools, *, in_use: Callable[[str], bool] = _nobody) -> None:
+        config.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        config.scratch_dir.chmod(0o700)
+        sweep_stale(config.scratch_dir, "")
+        shared = config.shared_dir
+        self._config = config
+        self._in_use = in_use
+        self._holds = Holds()
+        self._store = LayerStore(config.layers_dir, shared / "layers" if shared else None)
+        self._catalogue = Catalogue(config.catalogue)
+        if shared is not None:
+            self._catalogue.adopt(shared / "catalogue.db")
+        parts = (config, tools, self._store, self._catalogue, self._holds)
+        self._importer = Importer(*parts)
+        self._layer_builder = LayerBuilder(*parts)
+        self._default = DefaultImage(*parts)
+        self._jobs = Jobs()
+        self._delete(self._bury_orphans())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Cancel imports and builds in flight, wait until their traces are gone, close the catalogue."""
+        await self._jobs.aclose()
+        self._catalogue.close()
+
+    # Images
+
+    async def resolve(self, reference: str, *, pull: Pull = "missing", progress: OnProgress | None = None) -> Image:
+        """The image that a user's name means, pulled as ``pull`` says.
+
+        Callers that want the same image at the same time share one pull; a caller that is cancelled leaves it
+        running for the next. Raises InvalidArgument (malformed), ImageNotFound, RegistryRateLimited
+        (``retry_after_s``), RegistryDenied, RegistryUnreachable, ImageCorrupt, ImageError, CapacityError (disk full),
+        DeadlineExceeded, NodeError.
+        """
+        parsed = _image_reference(reference)
+        name = str(parsed)
+        if pull != "always" or parsed.is_reserved:
+            try:
+                return self._catalogue.image(name)
+            except ImageNotFound:
+                if parsed.is_reserved:
+                    raise ImageNotFound(f"this node has no image {name}", remedy=_reserved_remedy(name)) from None
+                if pull == "never":
+                    raise
+        return await self._pull(parsed, name, progress)
+
+    async def _pull(self, source: ImageReference, name: str, progress: OnProgress | None) -> Image:
+        return await self._jobs.join(
+            f"{name} from {source}", lambda report: self._importer.pull(source, name, report), progress
+        )
+
+    async def import_(
+        self, source: str, reference: str | None = None, *, progress: OnProgress | None = None
+    ) -> Image:
+        """Import ``docker://IMAGE``, or ``docker-archive:FILE[:NAME]`` or ``oci:DIR[:NAME]`` of this machine.
+
+        ``reference`` is the name it gets; None takes the one that the source itself has. Errors as for ``resolve``.
+        """
+        parsed = parse_source(source)
+        if parsed.transport == "docker":
+            origin = parse_image(parsed.location)
+            if origin.is_reserved:
+                raise _reserved(str(origin))
+            return await self._pull(origin, str(_target(reference or parsed.location)), progress)
+        return await self._import_file(parsed.transport, Path(parsed.location), parsed.selector, reference, progress)
+
+    async def import_stream(
+        self,
+        transport: Literal["docker-archive", "oci"],
+        archive: AsyncIterator[bytes],
+        reference: str | None = None,
+        *,
+        selector: str | None = None,
+        progress: OnProgress | None = None,
+    ) -> Image:
+        """Import what a client sends: the file that ``docker save`` wrote, or a tar of an OCI layout directory.
+
+        The bytes are not trusted. When the stream raises, or the caller is cancelled, nothing of it stays.
+        """
+        if reference is not None:
+            _target(reference)
+        with private_directory(self._config.scratch_dir, _STREAM_PREFIX) as scratch:
+            path = scratch / "archive.tar"
+            await spool(archive, path, self._config.max_image_bytes)
+            if transport == "oci":
+                path = await in_thread(lambda stop: unpack_layout(path, scratch / "layout", self._config, stop))
+            return await self._import_file(transport, path, selector, reference, progress)
+
+    async def _import_file(
+        self,
+        transport: Literal["docker-archive", "oci"],
+        path: Path,
+        selector: str | None,
+        reference: str | None,
+        progress: OnProgress | None,
+    ) -> Image:
+        if transport == "docker-archive":
+            own = reference or selector or await in_thread(lambda _: archive_name(path))
+        else:
+            own = reference or (await in_thread(lambda _: read_layout(path, selector))).name
+        if own is None:
+            raise InvalidArgument(f"{path.name} does not name its image", remedy="Say which name it gets")
+        name = str(_target(own))
+        report = Reporter(name)
+        if progress is not None:
+            report.add(progress)
+        run = self._importer.archive if transport == "docker-archive" else self._importer.layout
+        return await run(path, selector, name, report)
+
+    async def build_default(self, *, progress: OnProgress | None = None) -> Image:
+        """Build ``dsec/debian:12`` anew; joined like a pull. Raises NodeError, CapacityError, DeadlineExceeded."""
+        return await self._jobs.join(DEFAULT_IMAGE, self._default.build, progress)
+
+    def list(self) -> Sequence[Image]:
+        """All images, by name."""
+        return self._catalogue.images()
+
+    def get(self, reference: str) -> Image:
+        """One image of this node; never pulls. Raises InvalidArgument or ImageNotFound."""
+        return self._catalogue.image(str(_image_reference(reference)))
+
+    async def remove(self, reference: str) -> Image:
+        """Forget an image, and delete those of its layers that nothing else needs; returns what it was.
+
+        Layers of other images, of tags, of sandboxes and of work in flight stay. Raises ImageNotFound.
+        """
+        gone = self._catalogue.remove_image(str(_image_reference(reference)))
+        await self.prune()
+        return gone
+
+    # Layers
+
+    async def build_layer(
+        self, reference: str, archive: AsyncIterator[bytes], *, at: str = "/", owner: tuple[int, int] = (0, 0)
+    ) -> LayerTag:
+        """Make a layer of a client's directory (its tar, plain or gzip) laid over ``at``, and let the tag mean it.
+
+        Modes and times are kept, everything belongs to ``owner`` (uid, gid), parents are made. The archive is not
+        trusted. Raises InvalidArgument, ImageCorrupt, CapacityError, NodeError.
+        """
+        return await self._layer_builder.build(parse_layer(reference), archive, at, owner)
+
+    def resolve_layer(self, reference: str) -> str:
+        """Digest of ``workspace/NAME:VERSION`` or ``toolkit/NAME:VERSION``; raises InvalidArgument or NotFound."""
+        return self._catalogue.tag(str(parse_layer(reference)))
+
+    def list_layers(self) -> Sequence[LayerTag]:
+        """All layers that users built, by tag."""
+        return self._catalogue.tags()
+
+    async def remove_layer(self, reference: str) -> None:
+        """Forget a layer's tag and delete the layer if nothing needs it. Raises InvalidArgument or NotFound."""
+        self._catalogue.remove_tag(str(parse_layer(reference)))
+        await self.prune()
+
+    def layer_path(self, digest: str) -> Path:
+        """Directory holding a layer's ``layer.json``, ``metadata`` and ``data``; raises NotFound."""
+        return self._store.path(digest)
+
+    async def prune(self) -> int:
+        """Delete the layers that no image, tag, sandbox or work in flight needs; returns how many.
+
+        Also wanted after a sandbox ended whose image had been removed.
+        """
+        # No await between the question and the burial: nobody can begin to need a layer in between.
+        graves = []
+        for digest in self._catalogue.unreferenced_layers():
+            if digest in self._holds or self._in_use(digest) or not self._catalogue.remove_layer(digest):
+                continue
+            grave = self._store.bury(digest)
+            if grave is not None:
+                graves.append(grave)
+        await in_thread(lambda _: self._delete(graves))
+        return len(graves)
+
+    def _bury_orphans(self) -> Sequence[Path]:
+        known = self._catalogue.layer_digests()
+        orphans = [each for each in self._store.digests() if each not in known and not self._in_use(each)]
+        return [grave for each in orphans if (grave := self._store.bury(each)) is not None]
+
+    @staticmethod
+    def _delete(graves: Sequence[Path]) -> None:
+        for grave in graves:
+            shutil.rmtree(grave, ignore_errors=True)
+
+
+def _image_reference(text: str) -> ImageReference:
+    if is_layer_reference(text):
+        raise InvalidArgument(
+            f"{text!r} is a layer, not an image", remedy="Give it as workspace= or toolkits=", argument="image"
+        )
+    return parse_image(text)
+
+
+def _target(text: str) -> ImageReference:
+    parsed = _image_reference(text)
+    if parsed.is_reserved:
+        raise _reserved(text)
+    return parsed
+
+
+def _reserved(text: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{text!r}: names under dsec/ are made by dsec itself",
+        remedy="Import it under another name",
+        argument="image",
+    )
+
+
+def _reserved_remedy(name: str) -> str:
+    return "Build it: dsec image build" if name == DEFAULT_IMAGE else f"The image that dsec builds is {DEFAULT_IMAGE}"

@@ -1,0 +1,224 @@
+"""From a source to an image of the catalogue: copy, unpack each layer, make EROFS, publish, record.
+
+A layer is made once for each diffID, whichever images hold it and however many imports want it at the same moment.
+Everything on the way lies in private directories that are gone at the end, whatever the end is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from dsec.errors import (
+    DeadlineExceeded,
+    ImageCorrupt,
+    NodeError,
+    RegistryRateLimited,
+    RegistryUnreachable,
+)
+from dsec.images import skopeo
+from dsec.images.catalogue import Catalogue, Image
+from dsec.images.config import ImagesConfig
+from dsec.images.erofs import build_layer
+from dsec.images.holds import Hold, Holds
+from dsec.images.oci import LayoutImage, LayoutLayer, open_blob, read_layout
+from dsec.images.progress import Progress, Reporter
+from dsec.images.references import ImageReference
+from dsec.images.store import LayerStore, private_directory
+from dsec.images.streams import compression_of
+from dsec.images.threads import in_thread
+from dsec.images.tools import Tools
+from dsec.images.verified import Tally, VerifiedUnpack
+
+__all__ = ["Importer", "SCRATCH_PREFIX"]
+
+SCRATCH_PREFIX = "import-"
+_POLL_S = 0.25
+
+
+class Importer:
+    """Imports images into one node's catalogue and store."""
+
+    def __init__(
+        self, config: ImagesConfig, tools: Tools, store: LayerStore, catalogue: Catalogue, holds: Holds
+    ) -> None:
+        self._config = config
+        self._tools = tools
+        self._store = store
+        self._catalogue = catalogue
+        self._holds = holds
+        self._layer_locks: dict[str, asyncio.Lock] = {}
+        self._slots = asyncio.Semaphore(config.parallel_layers)
+
+    async def pull(self, source: ImageReference, reference: str, report: Reporter) -> Image:
+        """Import from a registry under the name ``reference``. Errors: see ``Images.resolve``."""
+        name = skopeo.mirrored(source, self._config.mirrors)
+        return await self._by_skopeo(f"docker://{name}", reference, report)
+
+    async def archive(self, file: Path, selector: str | None, reference: str, report: Reporter) -> Image:
+        """Import what ``docker save`` wrote."""
+        source = f"docker-archive:{file}" + (f":{selector}" if selector else "")
+        return await self._by_skopeo(source, reference, report)
+
+    async def layout(self, directory: Path, selector: str | None, reference: str, report: Reporter) -> Image:
+        """Import from an OCI layout, which is read in place and never written."""
+        image = await in_thread(lambda _: read_layout(directory, selector))
+        return await self._take(directory, image, reference, report)
+
+    async def _by_skopeo(self, source: str, reference: str, report: Reporter) -> Image:
+        with private_directory(self._config.scratch_dir, SCRATCH_PREFIX) as scratch:
+            layout = scratch / "layout"
+            self._pretend_known_blobs(layout)
+            await self._copy(source, layout, scratch, reference, report)
+            image = await in_thread(lambda _: read_layout(layout))
+            return await self._take(layout, image, reference, report)
+
+    def _pretend_known_blobs(self, layout: Path) -> None:
+        # skopeo does not fetch a blob whose file is there already. Empty files of the right size stand for blobs
+        # whose layers are in the catalogue; their content is never read.
+        blobs = layout / "blobs" / "sha256"
+        blobs.mkdir(parents=True)
+        for blob, (size, _) in self._catalogue.blobs().items():
+            fd = os.open(blobs / blob.removeprefix("sha256:"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.ftruncate(fd, size)
+            finally:
+                os.close(fd)
+
+    async def _copy(self, source: str, layout: Path, scratch: Path, reference: str, report: Reporter) -> None:
+        has_policy = await in_thread(lambda _: skopeo.POLICY.exists())
+        argv = skopeo.copy_argv(source, layout, scratch, self._config, has_policy=has_policy)
+        try:
+            async with self._watch_for_stall(layout, reference, report):
+                result = await self._tools.run("pull", argv, timeout_s=self._config.pull_timeout_s, log=_refuse_429)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"{reference}: {error}", phase="image", remedy="Raise pull_timeout_s") from None
+        if result.exit_code:
+            raise skopeo.error_from_text(result.stderr, reference)
+
+    @contextlib.asynccontextmanager
+    async def _watch_for_stall(self, layout: Path, reference: str, report: Reporter) -> AsyncIterator[None]:
+        """Report growth; end the body with RegistryUnreachable when nothing grows for ``stall_timeout_s``."""
+        start = _allocated(layout)
+        try:
+            async with asyncio.timeout(self._config.stall_timeout_s) as patience:
+                watcher = asyncio.create_task(self._follow(layout, start, patience, reference, report))
+                try:
+                    yield
+                finally:
+                    watcher.cancel()
+                    await asyncio.gather(watcher, return_exceptions=True)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            raise RegistryUnreachable(
+                f"{reference}: the registry delivered nothing for {self._config.stall_timeout_s:g} s",
+                phase="image",
+                remedy="Try again later, or configure a mirror",
+            ) from None
+
+    async def _follow(
+        self, layout: Path, start: int, patience: asyncio.Timeout, reference: str, report: Reporter
+    ) -> None:
+        seen = 0
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_POLL_S)
+            size = _allocated(layout) - start
+            if size > seen:
+                seen = size
+                patience.reschedule(loop.time() + self._config.stall_timeout_s)
+                report(Progress(reference, "download", size))
+
+    async def _take(self, layout: Path, image: LayoutImage, reference: str, report: Reporter) -> Image:
+        """Make every layer that is missing, then record the image."""
+        tally = Tally(reference, image, report)
+        with self._holds.session() as hold:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._layer(layout, each, tally, hold)) for each in image.layers]
+            except BaseExceptionGroup as errors:
+                raise _first(errors) from None
+            digests = [task.result() for task in tasks]
+            return self._catalogue.put_image(reference, image.digest, image.config, digests)
+
+    async def _layer(self, layout: Path, layer: LayoutLayer, tally: Tally, hold: Hold) -> str:
+        lock = self._layer_locks.setdefault(layer.diff_id, asyncio.Lock())
+        async with lock, self._slots:
+            digest = self._catalogue.layer_of(layer.diff_id)
+            if digest is None:
+                digest = await self._make(layout, layer, tally, hold)
+            else:
+                hold(digest)
+        tally.layer_done(layer)
+        return digest
+
+    async def _make(self, layout: Path, layer: LayoutLayer, tally: Tally, hold: Hold) -> str:
+        with private_directory(self._config.scratch_dir, SCRATCH_PREFIX) as scratch:
+            archive = await self._decompressed(layout, layer, scratch)
+            tree = scratch / "tree"
+            tree.mkdir()
+            work = VerifiedUnpack(layout, layer, archive, tree, self._config, tally)
+            await in_thread(work.unpack)
+            built, manifest = await build_layer(
+                self._tools, self._store, tree, hold, timeout_s=self._config.build_timeout_s
+            )
+        digest = self._catalogue.put_layer(built, manifest.size, diff_id=layer.diff_id)
+        hold(digest)
+        self._catalogue.put_blob(layer.blob, layer.size, layer.diff_id)
+        return digest
+
+    async def _decompressed(self, layout: Path, layer: LayoutLayer, scratch: Path) -> Path | None:
+        """Unpack zstd to a file with its own tool; None for what is decompressed on the way."""
+        with open_blob(layout, layer.blob) as file:
+            if compression_of(file.read(4)) != "zstd":
+                return None
+        blob = layout / "blobs" / "sha256" / layer.blob.removeprefix("sha256:")
+        out = scratch / "archive"
+        limit = f"--fsize={self._config.max_image_bytes}"
+        argv = ["prlimit", limit, "zstd", "-d", "-q", "--memory=256MB", "-o", str(out), str(blob)]
+        try:
+            result = await self._tools.run("unzstd", argv, timeout_s=self._config.build_timeout_s)
+        except TimeoutError as error:
+            raise NodeError(str(error), phase="image") from None
+        if result.exit_code:
+            raise ImageCorrupt(f"a layer's zstd data is damaged: {result.stderr.strip()[-300:]}", phase="image")
+        return out
+
+
+def _refuse_429(line: str) -> None:
+    delay = skopeo.rate_limit_delay_s(line)
+    if delay is not None:
+        # skopeo itself would wait and ask again for minutes, with nobody knowing why.
+        raise RegistryRateLimited(
+            "the registry answered 429: too many requests",
+            phase="image",
+            retry_after_s=delay,
+            remedy="Wait, log in to the registry, or configure a mirror",
+        )
+
+
+def _allocated(layout: Path) -> int:
+    """Bytes of disk below a directory; the stand-ins for known blobs are holes and count nothing."""
+    total = 0
+    for base, _, names in os.walk(layout):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(base, name)).st_blocks * 512  # noqa: PTH118
+    return total
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one error to tell the caller: the first that is no group and no cancellation."""
+    flat: list[BaseException] = []
+    todo: list[BaseException] = [errors]
+    while todo:
+        each = todo.pop(0)
+        if isinstance(each, BaseExceptionGroup):
+            todo += each.exceptions
+        else:
+            flat.append(each)
+    return next((each for each in flat if not isinstance(each, asyncio.CancelledError)), flat[0])

@@ -1,0 +1,60 @@
+"""Imports in flight: one for each image, however many wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from dsec.images.catalogue import Image
+from dsec.images.progress import OnProgress, Progress, Reporter
+
+__all__ = ["Jobs"]
+
+_Work = Callable[[Reporter], Awaitable[Image]]
+
+
+class Jobs:
+    """Owns the tasks of all joined imports.
+
+    A caller that goes away leaves the job running: whoever asks next joins it. ``aclose`` ends them all.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[str, tuple[asyncio.Task[Image], Reporter]] = {}
+
+    async def join(self, key: str, work: _Work, progress: OnProgress | None) -> Image:
+        """Wait for the job of that key, starting it if there is none."""
+        if key not in self._running:
+            self._start(key, work)
+        task, report = self._running[key]
+        if progress is not None:
+            report.add(progress)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            if progress is not None:
+                report.discard(progress)
+
+    def _start(self, key: str, work: _Work) -> None:
+        report = Reporter(key)
+        task = asyncio.create_task(_reported(work, report), name=f"import {key}")
+        self._running[key] = task, report
+        task.add_done_callback(lambda done: self._ended(key, done))
+
+    def _ended(self, key: str, task: asyncio.Task[Image]) -> None:
+        self._running.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # seen here, since nobody may be waiting any more
+
+    async def aclose(self) -> None:
+        """Cancel all jobs and wait until their traces are gone."""
+        tasks = [task for task, _ in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _reported(work: _Work, report: Reporter) -> Image:
+    image = await work(report)
+    report(Progress(image.reference, "done", image.bytes, image.bytes, len(image.layers), len(image.layers)))
+    return image

@@ -1,0 +1,124 @@
+"""Layers that users build: a directory's archive, laid over a path, under a tag."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+from io import FileIO
+from pathlib import Path
+from threading import Event
+
+from dsec.errors import CapacityError, ImageCorrupt, InvalidArgument, NodeError
+from dsec.images.catalogue import Catalogue, LayerTag
+from dsec.images.config import ImagesConfig
+from dsec.images.contained import Parts, split_name
+from dsec.images.erofs import build_layer
+from dsec.images.holds import Holds
+from dsec.images.references import LayerReference
+from dsec.images.store import LayerStore, private_directory
+from dsec.images.streams import archive_chunks
+from dsec.images.threads import in_thread
+from dsec.images.tools import Tools
+from dsec.images.unpack import UnpackOptions, unpack
+
+__all__ = ["LayerBuilder", "parse_at", "spool"]
+
+_PREFIX = "layer-"
+_MAX_ID = 65_535
+_BATCH = 4 << 20
+
+
+class LayerBuilder:
+    """Builds ``workspace/…`` and ``toolkit/…`` layers on this node."""
+
+    def __init__(
+        self, config: ImagesConfig, tools: Tools, store: LayerStore, catalogue: Catalogue, holds: Holds
+    ) -> None:
+        self._config = config
+        self._tools = tools
+        self._store = store
+        self._catalogue = catalogue
+        self._holds = holds
+
+    async def build(
+        self, reference: LayerReference, archive: AsyncIterator[bytes], at: str, owner: tuple[int, int]
+    ) -> LayerTag:
+        """See ``Images.build_layer``."""
+        options = UnpackOptions(
+            max_bytes=self._config.max_image_bytes,
+            max_entries=self._config.max_entries,
+            below=parse_at(at),
+            owner=_checked_owner(owner),
+            whiteouts=False,
+        )
+        with private_directory(self._config.scratch_dir, _PREFIX) as scratch, self._holds.session() as hold:
+            spooled, tree = scratch / "archive", scratch / "tree"
+            await spool(archive, spooled, self._config.max_image_bytes)
+            tree.mkdir()
+            await in_thread(lambda stop: _unpack(spooled, tree, options, stop))
+            spooled.unlink()
+            digest, manifest = await build_layer(
+                self._tools, self._store, tree, hold, timeout_s=self._config.build_timeout_s
+            )
+            self._catalogue.put_layer(digest, manifest.size)
+            return self._catalogue.put_tag(str(reference), digest)
+
+
+def parse_at(at: str) -> Parts:
+    """The components of the absolute path that a layer is laid over; raises InvalidArgument."""
+    if not at.startswith("/"):
+        raise InvalidArgument(f"{at!r} is not an absolute path", remedy="Give --at an absolute path", argument="at")
+    try:
+        return split_name(at.encode())
+    except (ImageCorrupt, UnicodeEncodeError):
+        raise InvalidArgument(
+            f"{at!r} cannot be laid over", remedy="Give --at a path without .. and NUL", argument="at"
+        ) from None
+
+
+def _checked_owner(owner: tuple[int, int]) -> tuple[int, int]:
+    if not all(0 <= each <= _MAX_ID for each in owner):
+        raise InvalidArgument(
+            f"owner {owner} is out of range",
+            remedy=f"Use numbers from 0 to {_MAX_ID}",
+            argument="owner",
+        )
+    return owner
+
+
+async def spool(stream: AsyncIterator[bytes], file: Path, limit: int) -> int:
+    """Write a client's stream to a file; returns its size. Raises ImageCorrupt beyond ``limit`` bytes."""
+    total = 0
+    with file.open("xb", buffering=0) as out:
+        batch = bytearray()
+        async for chunk in stream:
+            total += len(chunk)
+            if total > limit:
+                raise ImageCorrupt("the archive is larger than the node allows", remedy="Raise max_image_bytes")
+            batch += chunk
+            if len(batch) >= _BATCH:
+                await _flush_batch(out, batch)
+        await _flush_batch(out, batch)
+    return total
+
+
+async def _flush_batch(out: FileIO, batch: bytearray) -> None:
+    data = bytes(batch)
+    batch.clear()
+    await in_thread(lambda _: _write_all(out, data))
+
+
+def _unpack(spooled: Path, tree: Path, options: UnpackOptions, stop: Event) -> None:
+    with spooled.open("rb") as file:
+        unpack(archive_chunks(file), str(tree), options, stop)
+
+
+def _write_all(out: FileIO, data: bytes) -> None:
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[out.write(view) :]
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise CapacityError("the node's disk is full", phase="image", remedy="Free space on the node") from None
+        raise NodeError(f"an archive could not be kept: {error}", phase="image") from None

@@ -1,0 +1,53 @@
+"""How far an import or build is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+__all__ = ["OnProgress", "Phase", "Progress", "Reporter"]
+
+Phase = Literal["download", "unpack", "build", "done"]
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """A moment of an import or build."""
+
+    reference: str
+    """What is imported or built."""
+    phase: Phase
+    bytes_done: int = 0
+    """Bytes fetched (download) or read from the layers' archives (unpack)."""
+    bytes_total: int | None = None
+    """Bytes in all, once known."""
+    layers_done: int = 0
+    layers_total: int | None = None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class Reporter:
+    """Hands each moment to everybody who waits for the same import; a late one gets the latest moment first."""
+
+    def __init__(self, reference: str) -> None:
+        self._listeners: list[OnProgress] = []
+        self.latest = Progress(reference, "download")
+
+    def __call__(self, progress: Progress) -> None:
+        """Report."""
+        self.latest = progress
+        for listener in tuple(self._listeners):
+            listener(progress)
+
+    def add(self, listener: OnProgress) -> None:
+        """Join."""
+        self._listeners.append(listener)
+        listener(self.latest)
+
+    def discard(self, listener: OnProgress) -> None:
+        """Leave."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)

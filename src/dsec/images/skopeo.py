@@ -1,0 +1,120 @@
+"""How skopeo is called and what its words mean; without I/O.
+
+skopeo reports the registry's answer only as text on standard error. The patterns here are of its version 1.9 and
+later; what none of them matches stays an ImageError that quotes the text, never a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from dsec.errors import (
+    CapacityError,
+    DSecError,
+    ImageCorrupt,
+    ImageError,
+    ImageNotFound,
+    RegistryDenied,
+    RegistryRateLimited,
+    RegistryUnreachable,
+)
+from dsec.images.config import ImagesConfig
+from dsec.images.references import ImageReference
+
+__all__ = ["POLICY", "copy_argv", "error_from_text", "mirrored", "rate_limit_delay_s"]
+
+POLICY = Path("/etc/containers/policy.json")
+"""Signature policy of the machine."""
+_DEFAULT_DELAY_S = 60.0
+_BACKOFF = re.compile(r"[Tt]oo many requests to [^:]*(?::\d+)?: sleeping for ([0-9.]+) seconds")
+_FATAL = re.compile(r'level=fatal msg="(.*)"\s*$', re.MULTILINE)
+_PATTERNS: tuple[tuple[type[ImageError], str, str | None], ...] = (
+    (
+        RegistryRateLimited,
+        r"too many requests|toomanyrequests|\b429\b",
+        "Wait, log in to the registry, or configure a mirror",
+    ),
+    (ImageNotFound, r"manifest unknown|name unknown|\b404 \(Not Found\)|repository name not known", None),
+    (
+        RegistryDenied,
+        r"unauthorized|authentication required|access to the resource is denied"
+        r"|\b40[13] \((?:Forbidden|Unauthorized)\)"
+        r"|invalid status code from registry 40[13]|invalid username/password",
+        "Log in (docker login) as the node's user, or check the name: registries hide what is missing",
+    ),
+    (
+        RegistryUnreachable,
+        r"server gave HTTP response to HTTPS client|x509:|tls:",
+        "Add it to the node's insecure_registries if it speaks plain HTTP or has its own certificate",
+    ),
+    (
+        RegistryUnreachable,
+        r"connection refused|no such host|i/o timeout|connection reset|no route to host|network is unreachable"
+        r"|TLS handshake timeout|server misbehaving|\b50[0-9] \(|received unexpected HTTP status: 5",
+        "Check the registry's name and the node's network, then try again",
+    ),
+    (
+        ImageNotFound,
+        r"Tag .* not found|no image found|reference .* not found|choosing image"
+        r"|more than one image in",
+        None,
+    ),
+    (
+        ImageCorrupt,
+        r"unexpected EOF|[Dd]igest did not match|archive/tar|gzip: invalid|invalid tar header|zlib: invalid"
+        r"|not found in archive|[Tt]ar archive|manifest\.json|unexpected end of JSON|invalid character"
+        r"|[Uu]nexpected tar|does not match|loading tar component",
+        "Fetch or save the image again",
+    ),
+)  # fmt: skip
+
+
+def mirrored(reference: ImageReference, mirrors: Mapping[str, str]) -> str:
+    """The name to ask for: the registry replaced by its mirror's prefix, the digest preferred to the tag.
+
+    skopeo refuses a name with both.
+    """
+    prefix = mirrors.get(reference.registry, reference.registry).rstrip("/")
+    suffix = f"@{reference.digest}" if reference.digest else f":{reference.tag}"
+    return f"{prefix}/{reference.repository}{suffix}"
+
+
+def copy_argv(source: str, layout: Path, scratch: Path, config: ImagesConfig, *, has_policy: bool) -> list[str]:
+    """The command that copies an image (``docker://…`` or ``docker-archive:…``) to a new OCI layout.
+
+    ``has_policy`` says whether the machine has a signature policy; without one, none can be enforced.
+    """
+    argv = ["skopeo", "--debug", "--tmpdir", str(scratch)]
+    if not has_policy:
+        argv.append("--insecure-policy")
+    argv += ["copy", "--quiet", "--remove-signatures", "--dest-oci-accept-uncompressed-layers"]
+    if config.auth_file is not None:
+        argv += ["--src-authfile", str(config.auth_file)]
+    if source.startswith("docker://") and _host(source) in config.insecure_registries:
+        argv.append("--src-tls-verify=false")
+    return [*argv, source, f"oci:{layout}:image"]
+
+
+def _host(source: str) -> str:
+    return source.removeprefix("docker://").partition("/")[0]
+
+
+def rate_limit_delay_s(line: str) -> float | None:
+    """Seconds that the registry wants to be left alone, if a line of skopeo's log says that it answered 429."""
+    match = _BACKOFF.search(line)
+    return float(match[1]) if match else None
+
+
+def error_from_text(text: str, name: str) -> DSecError:
+    """The typed error for what skopeo said when it failed to copy ``name``."""
+    fatal = _FATAL.findall(text)
+    said = fatal[-1].replace('\\"', '"') if fatal else text.strip()[-500:]
+    if "no space left on device" in said:
+        return CapacityError("the node's disk is full", phase="image", remedy="Free space in the data directory")
+    for kind, pattern, remedy in _PATTERNS:
+        if re.search(pattern, said):
+            delay = _DEFAULT_DELAY_S if kind is RegistryRateLimited else None
+            return kind(f"{name}: {said[-400:]}", phase="image", remedy=remedy, retry_after_s=delay)
+    return ImageError(f"{name} could not be copied: {said[-400:]}", phase="image")

@@ -1,0 +1,148 @@
+"""External programs (skopeo, mkfs.erofs, zstd, mmdebstrap) behind one narrow seam.
+
+``Tools`` is the contract. ``SubprocessTools`` runs them as children of this process; a node may put in another that
+has the keeper run them. ``dsec.images.fakes`` has the one for tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from dsec.errors import NodeError
+
+__all__ = ["SubprocessTools", "ToolResult", "Tools"]
+
+_STDOUT_LIMIT = 16 << 20
+_STDERR_TAIL = 64 << 10
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    """How a program ended."""
+
+    exit_code: int
+    """Exit code; minus the signal number if a signal ended it."""
+    stdout: bytes = b""
+    """Standard output, up to 16 MiB."""
+    stderr: str = ""
+    """The last 64 KiB of standard error."""
+
+
+class Tools(Protocol):
+    """Runs one external program to its end."""
+
+    async def run(
+        self, name: str, argv: Sequence[str], *, timeout_s: float, log: Callable[[str], None] | None = None
+    ) -> ToolResult:
+        """Run ``argv`` and wait for it; ``name`` labels the run (``pull``, ``mkfs``, …).
+
+        ``log`` gets each line of standard error as it comes; an exception that it raises ends the program and the
+        call. Cancellation and ``timeout_s`` (TimeoutError) kill the program with all its descendants in its
+        process group. A program that is not installed is a NodeError whose remedy names the package.
+        """
+        ...
+
+
+_PACKAGES = {"mkfs.erofs": "erofs-utils", "prlimit": "util-linux", "apt-config": "apt"}
+
+
+class SubprocessTools:
+    """Programs as child processes, each in a session of its own and in the given cgroups.
+
+    ``cgroup_procs_files`` are the ``cgroup.procs`` (v2) or ``tasks`` (v1) files that the program joins before it
+    runs its first instruction.
+    """
+
+    def __init__(self, cgroup_procs_files: Sequence[Path] = ()) -> None:
+        self._cgroups = tuple(cgroup_procs_files)
+
+    async def run(
+        self, name: str, argv: Sequence[str], *, timeout_s: float, log: Callable[[str], None] | None = None
+    ) -> ToolResult:
+        """See ``Tools.run``."""
+        process = await self._start(name, argv)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _collect(process, log)
+        except TimeoutError:
+            raise TimeoutError(f"{argv[0]} ({name}) did not end within {timeout_s:g} s") from None
+        finally:
+            # Descendants that outlive the leader keep the group's number taken.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            _close(process)
+
+    async def _start(self, name: str, argv: Sequence[str]) -> asyncio.subprocess.Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self._command(argv),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            package = _PACKAGES.get(argv[0], argv[0])
+            raise NodeError(
+                f"{argv[0]} is not installed on the node", phase=name, remedy=f"Install the package {package}"
+            ) from None
+
+    def _command(self, argv: Sequence[str]) -> list[str]:
+        if not self._cgroups:
+            return list(argv)
+        # A shell joins the cgroups and becomes the program: no code between fork and exec in this process.
+        count = len(self._cgroups)
+        joins = "".join(f'echo 0 > "${{{i + 1}}}" && ' for i in range(count))
+        script = f'{joins}shift {count} && exec "$@"'
+        return ["/bin/sh", "-c", script, "sh", *map(str, self._cgroups), *argv]
+
+
+async def _collect(process: asyncio.subprocess.Process, log: Callable[[str], None] | None) -> ToolResult:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    stdout = asyncio.ensure_future(_read_bounded(process.stdout))
+    stderr = asyncio.ensure_future(_read_lines(process.stderr, log))
+    try:
+        out, err = await asyncio.gather(stdout, stderr)
+    finally:
+        for task in (stdout, stderr):
+            task.cancel()
+        await asyncio.gather(stdout, stderr, return_exceptions=True)
+    return ToolResult(await process.wait(), out, err)
+
+
+async def _read_bounded(stream: asyncio.StreamReader) -> bytes:
+    parts, total = [], 0
+    while chunk := await stream.read(1 << 16):
+        total += len(chunk)
+        if total > _STDOUT_LIMIT:
+            raise NodeError("a program printed more than 16 MiB")
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+async def _read_lines(stream: asyncio.StreamReader, log: Callable[[str], None] | None) -> str:
+    tail, line = b"", b""
+    while chunk := await stream.read(1 << 14):
+        tail = (tail + chunk)[-_STDERR_TAIL:]
+        *whole, line = (line + chunk).split(b"\n")
+        line = line[-_STDERR_TAIL:]
+        if log is not None:
+            for each in whole:
+                log(each.decode(errors="replace"))
+    return tail.decode(errors="replace")
+
+
+def _close(process: asyncio.subprocess.Process) -> None:
+    # A killed program's pipes are otherwise closed by the garbage collector, with a ResourceWarning.
+    transport = getattr(process, "_transport", None)
+    if transport is not None:
+        transport.close()
