@@ -21,6 +21,7 @@
     │   ├── ImageNotFound
     │   ├── RegistryRateLimited         retryable
     │   ├── RegistryDenied
+    │   ├── RegistryUnreachable         retryable
     │   └── ImageCorrupt
     ├── CapacityError                   fault: node; retryable
     ├── QuotaExceeded                   fault: caller
@@ -73,6 +74,7 @@ __all__ = [
     "QuotaExceeded",
     "RegistryDenied",
     "RegistryRateLimited",
+    "RegistryUnreachable",
     "ReplayDivergence",
     "SandboxGone",
     "Unsupported",
@@ -279,6 +281,14 @@ class RegistryDenied(ImageError):
     """The registry wants credentials, or other ones."""
 
     code = "registry_denied"
+
+
+class RegistryUnreachable(ImageError):
+    """The registry cannot be reached, or stopped answering in the middle."""
+
+    code = "registry_unreachable"
+    fault = "platform"
+    retryable = True
 
 
 class ImageCorrupt(ImageError):
