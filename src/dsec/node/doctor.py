@@ -55,7 +55,7 @@ def missing_packages(present: Callable[[str], bool] = lambda name: _path_of(name
 
 
 def examine() -> list[Finding]:
-    """Look at the machine, the kernel (``dsec-runtime probe``), the tools and dsec's own programs; changes nothing."""
+    """Look at machine, kernel (``dsec-runtime probe``), tools and dsec's own programs; changes nothing."""
     return [_kernel(), _root(), *_tools(), *_programs_and_features()]
 
 

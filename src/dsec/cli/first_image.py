@@ -1,0 +1,28 @@
+"""The image that ``dsec up`` builds when the node has none, so that the first program has something to run in."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dsec.cli.progress import ProgressLines
+from dsec.node.config import DEFAULT_IMAGE, load_config
+from dsec.node.paths import NodePaths
+
+__all__ = ["ensure_first_image"]
+
+
+def ensure_first_image(paths: NodePaths, url: str, *, quiet: bool) -> None:
+    """Build the default image unless an image is there or the settings say ``build_default_image = false``."""
+    if load_config(paths.config_json).build_default_image:
+        asyncio.run(_build_if_none(url, paths.token.read_text().strip(), quiet=quiet))
+
+
+async def _build_if_none(url: str, token: str, *, quiet: bool) -> None:
+    from dsec.client import DSecClient
+
+    async with DSecClient(url, token) as client:
+        if await client.images.list():
+            return
+        with ProgressLines(f"building {DEFAULT_IMAGE}", quiet=quiet) as progress:
+            async for step in client.images.build(DEFAULT_IMAGE):
+                progress.show(step)

@@ -1,0 +1,68 @@
+"""Progress of imports and builds on standard error: a bar on a terminal, a line for each phase elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from dsec.cli.values import size
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from dsec.api.types import ImageProgress
+
+__all__ = ["ProgressLines"]
+
+
+class ProgressLines:
+    """Shows ImageProgress steps of one import; a context manager."""
+
+    def __init__(self, title: str, *, quiet: bool = False) -> None:
+        self._title = title
+        self._quiet = quiet
+        self._phase = ""
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> ProgressLines:
+        if not self._quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
+            self._bar = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
+            self._bar.start()
+            self._task = self._bar.add_task(self._title, total=None, amount="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, step: ImageProgress) -> None:
+        """Show one step."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(
+                self._task,
+                description=f"{self._title}: {step.phase}",
+                completed=step.done,
+                total=step.total or None,
+                amount=_amount(step),
+            )
+        elif not self._quiet and step.phase != self._phase:
+            self._phase = step.phase
+            print(f"{self._title}: {step.phase} {step.detail}".rstrip(), file=sys.stderr)
+
+
+def _amount(step: ImageProgress) -> str:
+    if step.unit == "bytes":
+        done, total = size(step.done), size(step.total)
+    else:
+        done, total = str(step.done), f"{step.total} {step.unit}"
+    if not step.done and not step.total:
+        return step.detail
+    return f"{done} / {total}" if step.total else done

@@ -1,0 +1,50 @@
+"""The keeper's table and the runtime's configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from dsec.node.binaries import Binaries
+from dsec.node.config import NodeConfig
+from dsec.node.services import SERVICES, runtime_config, service_table
+
+BINARIES = Binaries(Path("/opt/dsec-keeper"), Path("/opt/dsec-runtime"), Path("/opt/dsec-init"))
+CONFIG = NodeConfig(node="n1", root="/tmp/x", port=0, id_block=0x40000000)
+
+
+def test_table_starts_runtime_edge_apiserver() -> None:
+    """The order of the table is the order of the start."""
+    assert tuple(service.name for service in service_table(CONFIG, BINARIES, {})) == SERVICES
+
+
+def test_only_root_reaches_the_inner_sockets() -> None:
+    """runtime.sock and edge.sock are made with mode 0600; only the API listens on TCP."""
+    runtime, edge, apiserver = service_table(CONFIG, BINARIES, {})
+    assert runtime.listen == [{"unix": {"path": "/tmp/x/run/dsec/n1/runtime.sock", "mode": 0o600}}]
+    assert edge.listen == [{"unix": {"path": "/tmp/x/run/dsec/n1/edge.sock", "mode": 0o600}}]
+    assert apiserver.listen == [{"tcp": {"host": "127.0.0.1", "port": 0}}]
+
+
+def test_environment_is_a_fixed_list() -> None:
+    """Secrets in the caller's environment do not reach the node's processes."""
+    for service in service_table(CONFIG, BINARIES, {"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x", "DSEC_TOKEN": "y"}):
+        assert ("PATH", "/bin") in service.env
+        assert not {name for name, _ in service.env} & {"AWS_SECRET_ACCESS_KEY", "DSEC_TOKEN"}
+
+
+def test_table_is_json_that_names_every_field() -> None:
+    """The keeper reads the table strictly: every field is there, pairs are arrays."""
+    encoded = msgspec.json.decode(msgspec.json.encode(service_table(CONFIG, BINARIES, {"PATH": "/bin"})))
+    assert set(encoded[0]) == {"name", "argv", "env", "log", "listen", "cgroups"}
+    assert encoded[0]["env"] == [["PATH", "/bin"]]
+
+
+def test_runtime_reads_shared_layers_after_its_own() -> None:
+    """A layer that both stores have comes from the node's own."""
+    config = msgspec.structs.replace(CONFIG, shared_layers="/srv/store")
+    wire = runtime_config(config, BINARIES, pool_mib=2048)
+    assert wire["layers_dirs"] == ["/tmp/x/var/lib/dsec/n1/layers", "/srv/store/layers"]
+    assert wire["cgroup_root"] == "dsec/n1"
+    assert wire["pool_mib"] == 2048
