@@ -67,10 +67,9 @@ class KeeperControl:
         """State of the services, in the order of their start."""
         return msgspec.convert(self._call("services")["services"], list[ServiceState])
 
-    def restart(self, service: str, definition: Service | None = None) -> None:
-        """End a service and start it anew, by the new definition when there is one; ``keeper``: exec in place."""
-        wire = None if definition is None else msgspec.to_builtins(definition)
-        self._call({"restart": {"service": service, "definition": wire}})
+    def restart(self, service: str, definition: Service) -> None:
+        """End a service and start it anew by the new definition; ``keeper``: exec in place."""
+        self._call({"restart": {"service": service, "definition": msgspec.to_builtins(definition)}})
 
     def shutdown(self) -> None:
         """End the services in reverse order, then the keeper; refused (``live``) while objects live."""

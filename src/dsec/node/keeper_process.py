@@ -19,7 +19,7 @@ _ADDRESS_IN_USE = 5
 
 def write_table(config: NodeConfig, binaries: Binaries) -> None:
     """Write the table of services that the keeper reads at its start."""
-    table = service_table(config, binaries)
+    table = {"run_dir": str(config.paths.run), "services": service_table(config, binaries)}
     config.paths.services_json.write_bytes(msgspec.json.format(msgspec.json.encode(table)))
 
 

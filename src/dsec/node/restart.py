@@ -15,7 +15,7 @@ from dsec.node.keeper_process import write_table
 from dsec.node.local_calls import EdgeCalls, RuntimeCalls
 from dsec.node.machine import check_machine
 from dsec.node.paths import NodePaths
-from dsec.node.services import SERVICES, service_table
+from dsec.node.services import SERVICES, keeper_definition, service_table
 from dsec.node.survey import operation, url_of, version_at
 
 __all__ = ["PARTS", "part_answers", "renew_files", "restart", "restart_part"]
@@ -56,9 +56,9 @@ def restart(
 
 def restart_part(config: NodeConfig, binaries: Binaries, part: str, *, deadline: float) -> None:
     """One part, until it answers."""
-    definition = next((one for one in service_table(config, binaries) if one.name == part), None)
+    definitions = {one.name: one for one in (*service_table(config, binaries), keeper_definition(binaries))}
     with KeeperControl(config.paths.keeper_socket) as keeper:
-        keeper.restart(part, definition)
+        keeper.restart(part, definitions[part])
     while not part_answers(config.paths, part):
         if time.monotonic() >= deadline:
             raise NodeError(

@@ -11,7 +11,7 @@ import msgspec
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig
 
-__all__ = ["SERVICES", "Service", "runtime_config", "service_table"]
+__all__ = ["SERVICES", "Service", "keeper_definition", "runtime_config", "service_table"]
 
 SERVICES = ("runtime", "edge", "apiserver")
 """In the order of their start."""
@@ -62,6 +62,11 @@ def service_table(config: NodeConfig, binaries: Binaries, environment: dict[str,
         python("edge", {"unix": {"path": str(paths.edge_socket), "mode": 0o600}}),
         python("apiserver", {"tcp": {"host": config.host, "port": config.port}}),
     ]
+
+
+def keeper_definition(binaries: Binaries) -> Service:
+    """What ``restart`` tells the keeper of itself: only the program counts."""
+    return Service(name="keeper", argv=[str(binaries.keeper)], env=[], log="", listen=[], cgroups=[])
 
 
 def runtime_config(config: NodeConfig, binaries: Binaries, *, pool_mib: int) -> dict[str, Any]:

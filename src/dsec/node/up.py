@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections.abc import Callable
 from typing import Any
@@ -114,6 +115,10 @@ def _settled(options: UpOptions) -> NodeConfig:
     config = msgspec.structs.replace(read_settings(options.paths), **_flags(options))
     if not 0 <= config.port < 65536:
         raise InvalidArgument(f"no such port: {config.port}", remedy="Use 1 to 65535, or 0 for a free one")
+    try:
+        ipaddress.ip_address(config.host)
+    except ValueError:
+        raise InvalidArgument(f"no IP address: {config.host!r}", remedy="Use 127.0.0.1, 0.0.0.0 or ::1") from None
     if config.group is not None:
         group_id(config.group)
     if not 1 <= config.max_sandboxes <= 4096:

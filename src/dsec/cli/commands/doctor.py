@@ -16,7 +16,7 @@ def doctor(
     install: Annotated[bool, typer.Option("--install", help="Install missing distribution packages by apt.")] = False,
     json: Json = False,
 ) -> None:
-    """Say of each kernel feature and tool whether it is there, what is lost, how to get it. Exit code 1: some is not."""
+    """Say of each kernel feature and tool whether it is there, and what is lost without. Exit code 1: one is not."""
     from dsec.node import doctor as examination
 
     if install:

@@ -1,0 +1,111 @@
+"""``dsec image …``, and Docker's short forms ``images`` and ``pull``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsec.cli.printing import print_json, print_table
+from dsec.cli.session import Json, command, with_client
+from dsec.cli.values import age, size
+
+if TYPE_CHECKING:
+    from dsec.api.types import ImageInfo
+    from dsec.client import DSecClient
+
+__all__ = ["add"]
+
+Reference = Annotated[str, typer.Argument(metavar="IMAGE")]
+_DEFAULT = "dsec/debian:12"
+
+
+def list_images(
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="References only.")] = False, json: Json = False
+) -> None:
+    """List the images of the node."""
+
+    async def body(client: DSecClient) -> list[ImageInfo]:
+        return list(await client.images.list())
+
+    found = with_client(body)
+    if json:
+        print_json(found)
+    elif quiet:
+        for one in found:
+            print(one.reference)
+    else:
+        now = time.time()
+        print_table(
+            ("IMAGE", "DIGEST", "LAYERS", "CREATED", "SIZE"),
+            [
+                (
+                    one.reference,
+                    one.digest.removeprefix("sha256:")[:12],
+                    str(len(one.layers)),
+                    f"{age(now - one.created_at)} ago",
+                    size(one.size_bytes),
+                )
+                for one in found
+            ],
+        )
+
+
+def show(reference: Reference, json: Json = False) -> None:
+    """Print all that is known of an image, as JSON."""
+
+    async def body(client: DSecClient) -> ImageInfo:
+        return await client.images.get(reference)
+
+    print_json(with_client(body))
+
+
+def remove(references: Annotated[list[str], typer.Argument(metavar="IMAGE…")], json: Json = False) -> None:
+    """Remove images; layers that others need stay."""
+
+    async def body(client: DSecClient) -> None:
+        for reference in references:
+            await client.images.remove(reference)
+            if not json:
+                print(reference)
+
+    with_client(body)
+    if json:
+        print_json({"removed": references})
+
+
+def import_(
+    source: Annotated[str, typer.Argument(help="docker://REF, docker-archive:FILE or oci:DIR; files are your own.")],
+    reference: Annotated[str | None, typer.Option("--as", metavar="REF", help="The name it gets.")] = None,
+    json: Json = False,
+) -> None:
+    """Import an image from a registry, an archive of `docker save`, or an OCI layout."""
+    _watch(lambda client: client.images.import_(source, reference=reference), f"importing {source}", json=json)
+
+
+def pull(reference: Reference, json: Json = False) -> None:
+    """Pull an image from its registry."""
+    _watch(lambda client: client.images.import_(f"docker://{reference}"), f"pulling {reference}", json=json)
+
+
+def build(reference: Annotated[str, typer.Argument(metavar="IMAGE")] = _DEFAULT, json: Json = False) -> None:
+    """Build the image that dsec makes itself, dsec/debian:12."""
+    _watch(lambda client: client.images.build(reference), f"building {reference}", json=json)
+
+
+def add(app: typer.Typer) -> None:
+    """Register the commands."""
+    images = typer.Typer(name="image", help="Images of the node.", no_args_is_help=True)
+    command(images, "ls")(list_images)
+    command(images, "list", hidden=True)(list_images)
+    command(images, "show")(show)
+    command(images, "inspect", hidden=True)(show)
+    command(images, "rm")(remove)
+    command(images, "import")(import_)
+    command(images, "pull", hidden=True)(pull)
+    command(images, "build")(build)
+    app.add_typer(images)
+    command(app, "images")(list_images)
+    command(app, "pull")(pull)
+    command(app, "rmi", hidden=True)(remove)

@@ -1,0 +1,132 @@
+"""``dsec run`` and ``dsec create``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsec.cli import options as o
+from dsec.cli.failures import OWN_FAULT
+from dsec.cli.printing import print_json
+from dsec.cli.session import Json, command, with_client
+from dsec.errors import Unsupported
+
+if TYPE_CHECKING:
+    from dsec.client import DSecClient, Sandbox, SandboxArgs
+
+__all__ = ["add"]
+
+Words = Annotated[list[str] | None, typer.Argument(metavar="[COMMAND [ARGUMENT]…]", help="Default: the image's.")]
+
+
+def run(
+    image: Annotated[str, typer.Argument(metavar="IMAGE")],
+    words: Words = None,
+    detach: Annotated[bool, typer.Option("-d", "--detach", help="Print the ID and return.")] = False,
+    rm: Annotated[bool, typer.Option("--rm", help="Forget the sandbox when it has ended.")] = False,
+    interactive: Annotated[bool, typer.Option("-i", "--interactive", hidden=True)] = False,
+    tty: Annotated[bool, typer.Option("-t", "--tty", hidden=True)] = False,
+    env: o.Env = None,
+    env_file: o.EnvFile = None,
+    workdir: o.Workdir = None,
+    user: o.User = None,
+    name: o.Name = None,
+    memory: o.Memory = "1g",
+    cpus: o.Cpus = 2,
+    disk: o.Disk = "10g",
+    pids_limit: o.PidsLimit = 4096,
+    shm_size: o.ShmSize = "64m",
+    network: o.NetworkOption = "none",
+    label: o.LabelOption = None,
+    workspace: o.Workspace = None,
+    toolkit: o.Toolkit = None,
+    idle_timeout: o.IdleTimeout = "15m",
+    lifetime: o.Lifetime = "4h",
+    pull: o.Pull = "missing",
+    json: Json = False,
+) -> None:
+    """Run a program in a new sandbox, which lives as long as it does. Its exit code is this command's."""
+    if interactive or tty:
+        raise Unsupported(
+            f"`run {'-t' if tty else '-i'}` is not built yet", remedy="Use `dsec create` and then `dsec exec -i`"
+        )
+    made = o.sandbox_args(
+        image,
+        env=env, env_file=env_file, workdir=workdir, user=user, name=name, memory=memory, cpus=cpus, disk=disk,
+        pids_limit=pids_limit, shm_size=shm_size, network=network, label=label, workspace=workspace,
+        toolkit=toolkit, idle_timeout=idle_timeout, lifetime=lifetime, pull=pull,
+    )  # fmt: skip
+    main = made.replace(command=list(words) if words else "image")
+    if detach:
+        with_client(lambda client: _create(client, main, json=json))
+    else:
+        raise typer.Exit(with_client(lambda client: _foreground(client, main, rm=rm)))
+
+
+def create(
+    image: Annotated[str, typer.Argument(metavar="IMAGE")],
+    env: o.Env = None,
+    env_file: o.EnvFile = None,
+    workdir: o.Workdir = None,
+    user: o.User = None,
+    name: o.Name = None,
+    memory: o.Memory = "1g",
+    cpus: o.Cpus = 2,
+    disk: o.Disk = "10g",
+    pids_limit: o.PidsLimit = 4096,
+    shm_size: o.ShmSize = "64m",
+    network: o.NetworkOption = "none",
+    label: o.LabelOption = None,
+    workspace: o.Workspace = None,
+    toolkit: o.Toolkit = None,
+    idle_timeout: o.IdleTimeout = "15m",
+    lifetime: o.Lifetime = "4h",
+    pull: o.Pull = "missing",
+    json: Json = False,
+) -> None:
+    """Make a sandbox without a main process, for ``dsec exec``, and print its ID."""
+    args = o.sandbox_args(
+        image,
+        env=env, env_file=env_file, workdir=workdir, user=user, name=name, memory=memory, cpus=cpus, disk=disk,
+        pids_limit=pids_limit, shm_size=shm_size, network=network, label=label, workspace=workspace,
+        toolkit=toolkit, idle_timeout=idle_timeout, lifetime=lifetime, pull=pull,
+    )  # fmt: skip
+    with_client(lambda client: _create(client, args, json=json))
+
+
+async def _create(client: DSecClient, args: SandboxArgs, *, json: bool) -> None:
+    sandbox = await client.sandbox(args)
+    if json:
+        print_json(await sandbox.info())
+    else:
+        print(sandbox.id)
+
+
+async def _foreground(client: DSecClient, args: SandboxArgs, *, rm: bool) -> int:
+    """Follow the main process to its end. Leaving early, by Ctrl-C say, stops the sandbox."""
+    from dsec.cli.streams import copy_output
+
+    sandbox = await client.sandbox(args)
+    try:
+        code = await copy_output(sandbox.logs(follow=True))
+    except BaseException:
+        await asyncio.shield(_end(sandbox, rm=rm))
+        raise
+    if rm:
+        await _end(sandbox, rm=True)
+    return OWN_FAULT if code is None else code
+
+
+async def _end(sandbox: Sandbox, *, rm: bool) -> None:
+    if rm:
+        await sandbox.remove(force=True)
+    else:
+        await sandbox.stop()
+
+
+def add(app: typer.Typer) -> None:
+    """Register the commands."""
+    command(app, "run", docker_style=True)(run)
+    command(app, "create")(create)

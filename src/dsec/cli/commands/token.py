@@ -1,0 +1,81 @@
+"""``dsec token …``: who may call the node."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsec.cli.printing import print_json, print_table
+from dsec.cli.session import Json, command, with_client
+from dsec.cli.values import age, duration_s
+
+if TYPE_CHECKING:
+    from dsec.api.types import TokenCreated, TokenInfo
+    from dsec.client import DSecClient
+
+__all__ = ["add"]
+
+
+def create(
+    name: Annotated[str, typer.Option("--name", help="What it is for.")] = "",
+    ttl: Annotated[
+        str | None, typer.Option("--ttl", metavar="TIME", help="Valid so long; default until revoked.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a token and print it: the only time that it is seen."""
+
+    async def body(client: DSecClient) -> TokenCreated:
+        return await client.tokens.create(name=name, ttl_s=duration_s(ttl) if ttl else None)
+
+    made = with_client(body)
+    if json:
+        print_json(made)
+    else:
+        print(made.token)
+
+
+def list_tokens(json: Json = False) -> None:
+    """List your tokens, without their secrets."""
+
+    async def body(client: DSecClient) -> list[TokenInfo]:
+        return list(await client.tokens.list())
+
+    found = with_client(body)
+    if json:
+        print_json(found)
+        return
+    now = time.time()
+    print_table(
+        ("TOKEN", "NAME", "CREATED", "EXPIRES"),
+        [(one.id, one.name, f"{age(now - one.created_at)} ago", _until(one.expires_at, now)) for one in found],
+    )
+
+
+def _until(expires_at: float | None, now: float) -> str:
+    if expires_at is None:
+        return "never"
+    return "expired" if expires_at <= now else f"in {age(expires_at - now)}"
+
+
+def revoke(tokens: Annotated[list[str], typer.Argument(metavar="TOKEN…", help="IDs.")], json: Json = False) -> None:
+    """Make tokens invalid at once."""
+
+    async def body(client: DSecClient) -> None:
+        for token in tokens:
+            await client.tokens.revoke(token)
+
+    with_client(body)
+    if json:
+        print_json({"revoked": tokens})
+
+
+def add(app: typer.Typer) -> None:
+    """Register the commands."""
+    tokens = typer.Typer(name="token", help="Tokens: who may call the node.", no_args_is_help=True)
+    command(tokens, "create")(create)
+    command(tokens, "ls")(list_tokens)
+    command(tokens, "rm")(revoke)
+    app.add_typer(tokens)

@@ -1,0 +1,87 @@
+"""Options that several commands share, under Docker's names where Docker has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsec.cli import values
+
+if TYPE_CHECKING:
+    from dsec.client import SandboxArgs
+
+__all__ = [
+    "Cpus", "Disk", "Env", "EnvFile", "IdleTimeout", "LabelOption", "Lifetime", "Memory", "Name", "NetworkOption",
+    "PidsLimit", "Pull", "SandboxRef", "SandboxRefs", "ShmSize", "Toolkit", "User", "Workdir", "Workspace",
+    "sandbox_args",
+]  # fmt: skip
+
+Env = Annotated[list[str] | None, typer.Option("-e", "--env", metavar="K=V", help="Set a variable.")]
+EnvFile = Annotated[list[Path] | None, typer.Option("--env-file", help="Read variables from a file.")]
+Workdir = Annotated[str | None, typer.Option("-w", "--workdir", help="Working directory.")]
+User = Annotated[str | None, typer.Option("-u", "--user", help="NAME or UID[:GID].")]
+Name = Annotated[str | None, typer.Option("--name", help="A name, unique among live sandboxes.")]
+Memory = Annotated[str, typer.Option("-m", "--memory", metavar="SIZE", help="Memory limit: 512m, 2g.")]
+Cpus = Annotated[float, typer.Option("--cpus", help="CPU limit.")]
+Disk = Annotated[str, typer.Option("--disk", metavar="SIZE", help="Limit of what the sandbox writes.")]
+PidsLimit = Annotated[int, typer.Option("--pids-limit", help="Most processes and threads.")]
+ShmSize = Annotated[str, typer.Option("--shm-size", metavar="SIZE", help="Size of /dev/shm.")]
+NetworkOption = Annotated[str, typer.Option("--network", help="none: the only one so far.")]
+LabelOption = Annotated[list[str] | None, typer.Option("-l", "--label", metavar="K=V", help="Set a label.")]
+Workspace = Annotated[str | None, typer.Option("--workspace", metavar="LAYER", help="workspace/NAME:VERSION.")]
+Toolkit = Annotated[list[str] | None, typer.Option("--toolkit", metavar="LAYER", help="toolkit/NAME:VERSION.")]
+IdleTimeout = Annotated[str, typer.Option("--idle-timeout", metavar="TIME", help="Stop after so long without work.")]
+Lifetime = Annotated[str, typer.Option("--lifetime", metavar="TIME", help="Stop after so long in any case.")]
+Pull = Annotated[str, typer.Option("--pull", help="missing, always or never.")]
+SandboxRef = Annotated[str, typer.Argument(metavar="SANDBOX", help="ID or name.")]
+SandboxRefs = Annotated[list[str], typer.Argument(metavar="SANDBOX…", help="IDs or names.")]
+
+
+def sandbox_args(
+    image: str,
+    *,
+    env: list[str] | None,
+    env_file: list[Path] | None,
+    workdir: str | None,
+    user: str | None,
+    name: str | None,
+    memory: str,
+    cpus: float,
+    disk: str,
+    pids_limit: int,
+    shm_size: str,
+    network: str,
+    label: list[str] | None,
+    workspace: str | None,
+    toolkit: list[str] | None,
+    idle_timeout: str,
+    lifetime: str,
+    pull: str,
+) -> SandboxArgs:
+    """The options of ``run`` and ``create`` as SandboxArgs; raises InvalidArgument."""
+    from dsec.client import SandboxArgs
+    from dsec.errors import InvalidArgument
+
+    if pull not in ("missing", "always", "never"):
+        raise InvalidArgument(f"--pull {pull}: no such policy", remedy="Use missing, always or never")
+    return SandboxArgs(
+        image,
+        env=values.environment(env or [], env_file or []),
+        workdir=workdir,
+        user=user,
+        name=name,
+        memory_mib=values.mib(memory),
+        cpu=cpus,
+        disk_mib=values.mib(disk),
+        pids=pids_limit,
+        shm_mib=values.mib(shm_size),
+        network=network,
+        labels=values.labels(label or []),
+        workspace=workspace,
+        toolkits=toolkit or [],
+        idle_timeout_s=values.duration_s(idle_timeout),
+        lifetime_s=values.duration_s(lifetime),
+        pull=pull,  # type: ignore[typeddict-item]  # checked above
+    )
