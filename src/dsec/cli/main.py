@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import typer
 
-from dsec.cli.commands import doctor, node
+from dsec.cli.commands import doctor, ending, exec, image, layer, listing, logs, node, run, token
+from dsec.cli.demo import demo
+from dsec.cli.session import command
 
-__all__ = ["app", "run"]
+__all__ = ["app", "main"]
 
 app = typer.Typer(
     name="dsec",
@@ -15,10 +20,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _commands in (node, doctor):
-    _commands.add(app)
+for _noun in (run, exec, listing, ending, logs, image, layer, token, node, doctor):
+    _noun.add(app)
+command(app, "demo")(demo)
 
 
-def run() -> None:
-    """The console script's entry."""
+def main() -> None:
+    """The console script's entry. A hang-up or SIGTERM cleans up as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     app()

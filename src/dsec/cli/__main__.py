@@ -1,0 +1,5 @@
+"""``python -m dsec.cli``."""
+
+from dsec.cli.main import main
+
+main()
