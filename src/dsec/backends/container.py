@@ -1,0 +1,130 @@
+"""Containers: the contract over ``runtime.sock``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+
+from dsec.backends.contract import ExecEnded, Fingerprint, SandboxEnded
+from dsec.backends.link import RuntimeLink
+from dsec.backends.wire import (
+    ExecEnd,
+    ExecState,
+    Feature,
+    Hello,
+    NodeStats,
+    SandboxEnd,
+    SandboxFound,
+    SandboxSpec,
+    SandboxStarted,
+    SandboxUse,
+    answer,
+)
+from dsec.errors import ProtocolError
+
+__all__ = ["ContainerBackend"]
+
+_VERSION = 1
+_STOP_TIMEOUT_S = 60.0
+_PROBE_TIMEOUT_S = 60.0
+
+
+class ContainerBackend:
+    """Containers of this node, made by its runtime."""
+
+    def __init__(self, link: RuntimeLink) -> None:
+        self._link = link
+
+    async def fingerprint(self) -> Fingerprint:
+        """See the contract. Raises ProtocolError when the runtime speaks another version."""
+        hello = answer(await self._link.call("hello", {"version": _VERSION}), Hello)
+        if hello.version != _VERSION:
+            raise ProtocolError(f"the runtime speaks version {hello.version}, the edge {_VERSION}")
+        probed = await self._link.call("probe", {}, timeout_s=_PROBE_TIMEOUT_S)
+        features = answer(probed.get("features", []), list[Feature])
+        missing = [each for each in features if each.required and not each.present]
+        refusal = "; ".join(f"{each.name} is missing: {each.detail or each.lost}" for each in missing)
+        return Fingerprint(boot_id=hello.boot_id, features=features, refusal=refusal or None)
+
+    async def start(self, spec: SandboxSpec, *, timeout_s: float) -> SandboxStarted:
+        """See the contract."""
+        params = msgspec.structs.asdict(spec)
+        params["main"] = None if spec.main is None else msgspec.structs.asdict(spec.main)
+        return answer(await self._link.call("sandbox.create", params, timeout_s=timeout_s), SandboxStarted)
+
+    async def recover(self) -> list[SandboxFound]:
+        """See the contract."""
+        found = await self._link.call("sandbox.list", {})
+        return answer(found["sandboxes"], list[SandboxFound])
+
+    async def stop(self, sandbox_id: str, *, cause: str, actor: str, grace_ms: int) -> SandboxEnd:
+        """See the contract."""
+        params = {"sandbox_id": sandbox_id, "cause": cause, "actor": actor, "grace_ms": grace_ms}
+        timeout_s = _STOP_TIMEOUT_S + grace_ms / 1000
+        return answer(await self._link.call("sandbox.stop", params, timeout_s=timeout_s), SandboxEnd)
+
+    async def forget(self, sandbox_ids: Sequence[str]) -> None:
+        """See the contract."""
+        await self._link.call("sandbox.forget", {"sandbox_ids": list(sandbox_ids)})
+
+    async def usage(self, sandbox_id: str) -> SandboxUse:
+        """See the contract."""
+        return answer(await self._link.call("sandbox.usage", {"sandbox_id": sandbox_id}), SandboxUse)
+
+    async def execs(self, sandbox_id: str) -> list[ExecState]:
+        """See the contract."""
+        found = await self._link.call("exec.list", {"sandbox_id": sandbox_id})
+        return [answer(_argv_as_bytes(each), ExecState) for each in found["execs"]]
+
+    async def kill_exec(self, sandbox_id: str, exec_id: str, *, signal: int | None, grace_ms: int) -> None:
+        """See the contract."""
+        params = {
+            "sandbox_id": sandbox_id,
+            "exec_id": exec_id,
+            "signal": signal,
+            "grace_ms": grace_ms,
+            "cause": "cancelled",
+        }
+        await self._link.call("exec.kill", params, timeout_s=_STOP_TIMEOUT_S + grace_ms / 1000)
+
+    async def ack_execs(self, exec_ids: Sequence[str]) -> None:
+        """See the contract."""
+        await self._link.call("exec.ack", {"exec_ids": list(exec_ids)})
+
+    async def remove_output(self, sandbox_ids: Sequence[str]) -> None:
+        """See the contract."""
+        await self._link.call("output.remove", {"sandbox_ids": list(sandbox_ids)})
+
+    async def stats(self) -> NodeStats:
+        """See the contract."""
+        return answer(await self._link.call("stats", {}), NodeStats)
+
+    async def events(self) -> AsyncIterator[SandboxEnded | ExecEnded]:
+        """See the contract."""
+        stream = self._link.stream("events", {})
+        try:
+            while (frame := await stream.next()) is not None:
+                event = _event(frame[2])
+                if event is not None:
+                    yield event
+        finally:
+            stream.close()
+
+    async def call(self, method: str, params: dict[str, Any]) -> Any:
+        """See the contract."""
+        return await self._link.call(method, params)
+
+
+def _event(raw: dict[str, Any]) -> SandboxEnded | ExecEnded | None:
+    if raw.get("type") == "sandbox.ended":
+        return SandboxEnded(answer(raw.get("end"), SandboxEnd))
+    if raw.get("type") == "exec.ended":
+        return ExecEnded(str(raw.get("sandbox_id")), answer(raw.get("end"), ExecEnd))
+    return None
+
+
+def _argv_as_bytes(raw: dict[str, Any]) -> dict[str, Any]:
+    argv = [each.encode(errors="surrogateescape") if isinstance(each, str) else each for each in raw.get("argv", [])]
+    return raw | {"argv": argv}

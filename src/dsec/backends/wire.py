@@ -1,0 +1,206 @@
+"""What crosses ``runtime.sock``, as msgspec structs: ``docs/protocols.md`` has the list.
+
+Answers ignore unknown fields, so that a newer runtime can say more.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from dsec.errors import ProtocolError
+
+__all__ = [
+    "ExecEnd",
+    "ExecSpec",
+    "ExecState",
+    "ExecUse",
+    "Feature",
+    "FileReport",
+    "Hello",
+    "NodeStats",
+    "Proof",
+    "SandboxEnd",
+    "SandboxFound",
+    "SandboxSpec",
+    "SandboxStarted",
+    "SandboxUse",
+    "answer",
+]
+
+T = TypeVar("T")
+
+
+class ExecSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A complete request to run a program: the runtime adds nothing from memory."""
+
+    exec_id: str
+    sandbox_id: str
+    argv: list[bytes]
+    programs: list[bytes] | None
+    env: list[bytes]
+    cwd: bytes | None
+    create_cwd: bool
+    user: str
+    timeout_ms: int | None
+    grace_ms: int
+    stdin: bool
+    backpressure: bool
+    max_output_bytes: int
+    is_main: bool
+
+
+class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A sandbox to be made. ``layers``: digests, bottom first."""
+
+    sandbox_id: str
+    layers: list[str]
+    memory_bytes: int
+    cpu_milli: int
+    pids: int
+    disk_bytes: int
+    shm_bytes: int
+    hostname: str
+    profile: str
+    idle_timeout_ms: int
+    lifetime_ms: int
+    main: ExecSpec | None
+
+
+class SandboxStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """A sandbox that runs. ``phases``: microseconds spent on each part."""
+
+    sandbox_id: str
+    started_at: float
+    slot: int = -1
+    existing: bool = False
+    phases: dict[str, int] = {}
+
+
+class SandboxUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sandbox used; None where it is not measured."""
+
+    cpu_ns: int = 0
+    memory_bytes: int = 0
+    memory_peak_bytes: int = 0
+    disk_bytes: int = 0
+    pids: int = 0
+    pids_peak: int | None = None
+    oom_kills: int = 0
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What the runtime saw when it looked whether the sandbox was dead."""
+
+    processes: int = 0
+    waited_ns: int = 0
+
+
+class SandboxEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """The confirmed end of a sandbox."""
+
+    sandbox_id: str
+    cause: str
+    ended_at: float
+    exit_code: int | None = None
+    usage: SandboxUse = SandboxUse()
+    proof: Proof = Proof()
+
+
+class SandboxFound(msgspec.Struct, frozen=True, kw_only=True):
+    """A sandbox that the runtime knows: live, or ended and not yet forgotten."""
+
+    sandbox_id: str
+    state: str
+    started_at: float = 0.0
+    last_activity_at: float = 0.0
+    execs_running: int = 0
+    end: SandboxEnd | None = None
+
+
+class ExecUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What one exec used."""
+
+    cpu_ns: int = 0
+    memory_peak_bytes: int = 0
+
+
+class ExecEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How an exec ended."""
+
+    exec_id: str
+    ended: str
+    exit_code: int | None = None
+    signal: int | None = None
+    oom_kills: int = 0
+    quota_hits: list[str] = []
+    stdout_total: int = 0
+    stderr_total: int = 0
+    started_at: float = 0.0
+    duration_ns: int = 0
+    usage: ExecUse = ExecUse()
+
+
+class ExecState(msgspec.Struct, frozen=True, kw_only=True):
+    """An exec that the runtime knows."""
+
+    exec_id: str
+    state: str
+    argv: list[bytes] = []
+    started_at: float = 0.0
+    stdout_total: int = 0
+    stderr_total: int = 0
+    end: ExecEnd | None = None
+
+
+class FileReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A file operation that succeeded."""
+
+    bytes: int
+    size: int
+    mode: int
+
+
+class Feature(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel feature or tool: whether it is there, what is lost without it, how to get it."""
+
+    name: str
+    present: bool
+    detail: str = ""
+    lost: str = ""
+    remedy: str = ""
+    required: bool = False
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """Who answers on ``runtime.sock``."""
+
+    version: int
+    boot_id: str
+    node: str
+    capabilities: dict[str, Any] = {}
+
+
+class NodeStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The node's counts."""
+
+    sandboxes: int = 0
+    execs: int = 0
+    pool_bytes: int = 0
+    pool_used_bytes: int = 0
+    pool_pending_bytes: int = 0
+    slots_ready: int = 0
+    slots_used: int = 0
+    descriptors_used: int = 0
+    descriptors_limit: int = 0
+
+
+def answer(raw: Any, kind: type[T]) -> T:
+    """The runtime's answer as a struct; raises ProtocolError when it has another shape."""
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"the runtime's answer is no {kind.__name__}: {error}") from None

@@ -1,0 +1,88 @@
+"""``python -m dsec.edge --config FILE``: the edge on an inherited listening socket, descriptor 3."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+import uvicorn
+import uvloop
+
+from dsec.edge.app import Edge
+from dsec.images import Images, ImagesConfig, SubprocessTools
+from dsec.node.config import NodeConfig, load_config
+
+__all__ = ["main"]
+
+_LISTEN_FD = 3
+
+
+def _configure_log() -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def images_of(config: NodeConfig, in_use: Callable[[str], bool]) -> Images:
+    """The node's images, as its configuration says."""
+    paths = config.paths
+    images = ImagesConfig(
+        layers_dir=paths.layers,
+        catalogue=paths.catalogue_db,
+        scratch_dir=paths.data / "scratch",
+        shared_dir=Path(config.shared_layers) if config.shared_layers else None,
+        mirrors=config.registries.mirrors,
+        insecure_registries=config.registries.insecure,
+    )
+    return Images(images, SubprocessTools(), in_use=in_use)
+
+
+async def serve(config: NodeConfig, listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    edge = Edge(config, lambda in_use: images_of(config, in_use))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            edge.app,
+            http="httptools",
+            ws="websockets-sansio",
+            ws_max_size=512 * 1024,
+            ws_per_message_deflate=False,
+            ws_ping_interval=None,
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=2,
+        )
+    )
+    async with edge.running():
+        await server.serve(sockets=[listener])
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="dsec.edge", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="the node's config.json")
+    config = load_config(parser.parse_args().config)
+    _configure_log()
+    listener = socket.socket(fileno=_LISTEN_FD)
+    uvloop.run(serve(config, listener))
+
+
+if __name__ == "__main__":
+    main()
+
+

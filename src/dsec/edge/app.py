@@ -1,0 +1,196 @@
+"""The edge as one object: its parts, its background work, its ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
+
+import structlog
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dsec.backends.container import ContainerBackend
+from dsec.backends.link import RuntimeLink
+from dsec.edge.capacity import Machine, this_machine
+from dsec.edge.core import Core
+from dsec.edge.creates import Creates
+from dsec.edge.ends import Ends
+from dsec.edge.execs import Execs
+from dsec.edge.file_routes import file_routes
+from dsec.edge.image_routes import image_routes
+from dsec.edge.node_routes import node_routes
+from dsec.edge.recovery import Recovery
+from dsec.edge.relay import Relay
+from dsec.edge.sandbox_routes import sandbox_routes
+from dsec.edge.web import answered
+from dsec.errors import DSecError, NodeError, NotFound
+from dsec.images import Images
+from dsec.node.config import NodeConfig
+
+__all__ = ["Edge"]
+
+_log = structlog.get_logger("dsec.edge")
+
+_MEASURE_S = 1.0
+_REAP_S = 30.0
+_PAST_S = 1.0
+_REAP_AT_ONCE = 500
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Edge:
+    """One node's edge. ``running`` is its life; ``app`` serves while it runs.
+
+    ``images`` is made by the caller, with ``uses_layer`` as its ``in_use``.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        images: Callable[[Callable[[str], bool]], Images],
+        *,
+        clock: Callable[[], float] = time.time,
+        machine: Machine | None = None,
+    ) -> None:
+        self._link = RuntimeLink(config.paths.runtime_socket, self._on_up)
+        backend = ContainerBackend(self._link)
+        self._core: Core | None = None
+        made = images(lambda digest: self.core.uses_layer(digest))
+        machine = machine or this_machine(config.paths.data)
+        self._core = Core(config, backend, self._link, made, clock, machine)
+        self.creates = Creates(self.core, self._spawn)
+        self.ends = Ends(self.core)
+        self.execs = Execs(self.core)
+        self._recovery = Recovery(self.core, self.creates, self.ends)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self.app = self._application()
+
+    @property
+    def core(self) -> Core:
+        """The shared state."""
+        assert self._core is not None
+        return self._core
+
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        assert self._tasks is not None
+        return self._tasks.create_task(_awaited(work))
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Adopt what the records say, work in the background; at the end leave everything as it is."""
+        self._adopt()
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                background = [
+                    self._tasks.create_task(each)
+                    for each in (
+                        self._link.run(),
+                        self.core.acks.run(),
+                        self.core.forgets.run(),
+                        self._every(_MEASURE_S, self._measure),
+                        self._every(_REAP_S, self._reap),
+                        self._every(_PAST_S, self.ends.flush_past),
+                    )
+                ]
+                try:
+                    yield
+                finally:
+                    for task in (*background, *self._attempts(), *([self._watch] if self._watch else [])):
+                        task.cancel()
+        finally:
+            await self.core.images.aclose()
+            self.core.records.close()
+
+    def _attempts(self) -> list[asyncio.Task[None]]:
+        return [each.task for each in self.creates.under_way.values() if each.task is not None]
+
+    def _adopt(self) -> None:
+        """Load this boot's sandboxes; those of an earlier boot are lost, and go to the catalogue."""
+        core = self.core
+        for record in core.records.begin_boot(core.boot_id):
+            core.add(record)
+            core.note_lost(record, "reboot", "the machine was booted again")
+            core.records.remove([record.id])
+        for record in core.records.live():
+            core.add(record)
+        core.past.extend(core.records.ended())
+
+    async def _on_up(self) -> None:
+        """The link is (again) there: listen, then compare, then record what happened unheard."""
+        assert self._tasks is not None
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = self._tasks.create_task(self._listen())
+        await self._recovery.run()
+        await self._recovery.settle_execs()
+        found = await self.core.backend.fingerprint()
+        self.core.features, self.core.refusal = found.features, found.refusal
+        await self._measure()
+
+    async def _listen(self) -> None:
+        with contextlib.suppress(NodeError):  # the link is gone, and comes back with another listener
+            await self.ends.watch()
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await work()
+            except DSecError as error:
+                _log.info("put off", work=work.__qualname__, error=error.message)
+            except Exception:
+                self.core.counters["failed", work.__name__] += 1
+                _log.exception("background work failed", work=work.__qualname__)
+
+    async def _measure(self) -> None:
+        if self._link.connected:
+            self.core.measured(await self.core.backend.stats())
+
+    async def _reap(self) -> None:
+        """Drop what is older than a tombstone lives."""
+        core = self.core
+        before = core.clock() - core.config.tombstone_s
+        while old := core.records.ended_before(before, _REAP_AT_ONCE):
+            await self.ends.bury(old)
+        core.records.expire_creates(before)
+
+    def _application(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+        routes = [
+            *sandbox_routes(self.core, self.creates, self.ends, self.execs),
+            *file_routes(self.core),
+            *image_routes(self.core),
+            *node_routes(self.core),
+        ]
+        http = Starlette(routes=routes, exception_handlers={404: _no_route, 405: _no_route})
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "websocket" and scope["path"] == "/v1/ws":
+                await Relay(self.core, self.execs, receive, send).run()
+            elif scope["type"] == "http":
+                await http(scope, receive, send)
+            elif scope["type"] == "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
+
+        return app
+
+
+@answered
+async def _unknown(request: Request) -> Response:
+    raise NotFound(f"no route is {request.method} {request.url.path[:200]}")
+
+
+async def _no_route(request: Request, _: Exception) -> Response:
+    return await _unknown(request)
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work

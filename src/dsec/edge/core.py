@@ -1,0 +1,242 @@
+"""What the parts of the edge share: live sandboxes, records, the queue, and how a transition is made known."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from dsec.api.types import SandboxState, StoryEntry
+from dsec.backends.contract import Backend
+from dsec.backends.link import RuntimeLink
+from dsec.backends.wire import Feature, NodeStats, SandboxEnd
+from dsec.edge import life
+from dsec.edge.admission import Admission, Ticket
+from dsec.edge.batch import Batch
+from dsec.edge.capacity import Machine, capacity_of
+from dsec.edge.catalogue import Catalogue
+from dsec.edge.record import SandboxRecord
+from dsec.edge.records import Records
+from dsec.errors import DSecError, NotFound, OutcomeUnknown, SandboxGone
+from dsec.images import Images
+from dsec.node.config import NodeConfig
+
+__all__ = ["PROJECT", "Core", "gone"]
+
+PROJECT = "default"
+"""The one project of a node until there are nested ones."""
+_LEAST_PENDING = 1 << 20
+_log = structlog.get_logger("dsec.edge")
+
+
+class Core:
+    """The edge's state. Every method is synchronous: a transition is whole or has not happened."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        backend: Backend,
+        link: RuntimeLink,
+        images: Images,
+        clock: Callable[[], float],
+        machine: Machine,
+    ) -> None:
+        self.config = config
+        self.backend = backend
+        self.link = link
+        self.images = images
+        self.clock = clock
+        self.machine = machine
+        self.boot_id = config.boot_id
+        self.records = Records(config.paths.node_db)
+        self.catalogue = Catalogue(config.paths.catalogue_db)
+        self.stats = NodeStats()
+        self.features: list[Feature] = []
+        self.refusal: str | None = None
+        self.admission = Admission(capacity_of(config, machine, self.stats))
+        self.live: dict[str, SandboxRecord] = {}
+        self.names: dict[str, str] = {}
+        self.counters: Counter[tuple[str, str]] = Counter()
+        self.acks = Batch(self._ack, delay_s=0.02, on_refused=self._refused("exec.ack"))
+        self.forgets = Batch(self._forget, delay_s=0.02, on_refused=self._refused("sandbox.forget"))
+        self.past: list[SandboxRecord] = []
+        self._layers: dict[str, list[str]] = {}
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._watchers: dict[str, list[Callable[[StoryEntry | None], None]]] = {}
+
+    async def _ack(self, exec_ids: list[str]) -> None:
+        await self.backend.ack_execs(exec_ids)
+
+    async def _forget(self, sandbox_ids: list[str]) -> None:
+        await self.backend.forget(sandbox_ids)
+
+    def _refused(self, what: str) -> Callable[[list[str], DSecError], None]:
+        def note(ids: list[str], error: DSecError) -> None:
+            self.counters["refused", what] += len(ids)
+            _log.warning("refused by the runtime", what=what, count=len(ids), error=error.message)
+
+        return note
+
+    # Admission
+
+    async def admitted(self, ticket: Ticket) -> None:
+        """Return once the ticket is admitted; cancelled, it leaves the queue."""
+        if self.admission.ask(ticket):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket.id] = turn
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._waiting.pop(ticket.id, None)
+            self.wake(self.admission.leave(ticket.id))
+            # The turn may have come at the moment of the cancellation.
+            self.release(ticket.id)
+            raise
+
+    def wake(self, tickets: list[Ticket]) -> None:
+        """Let those go on whose turn has come."""
+        for ticket in tickets:
+            turn = self._waiting.pop(ticket.id, None)
+            if turn is None or turn.done():
+                self.release(ticket.id)
+            else:
+                turn.set_result(None)
+
+    def release(self, sandbox_id: str) -> None:
+        """Give back what a sandbox held."""
+        self._layers.pop(sandbox_id, None)
+        self.wake(self.admission.release(sandbox_id))
+
+    def measured(self, stats: NodeStats) -> None:
+        """The runtime's counts have come."""
+        self.stats = stats
+        capacity = capacity_of(self.config, self.machine, stats)
+        self.wake(self.admission.resize(capacity, stats.pool_pending_bytes))
+
+    # Sandboxes
+
+    def hold_layers(self, sandbox_id: str, layers: list[str]) -> None:
+        """These layers are needed from now on, until the sandbox is dropped."""
+        self._layers[sandbox_id] = layers
+
+    def uses_layer(self, digest: str) -> bool:
+        """Whether a sandbox that lives or is being made needs the layer."""
+        return any(digest in layers for layers in self._layers.values())
+
+    def find(self, id_or_name: str) -> SandboxRecord:
+        """A sandbox by ID or name, live or ended; raises NotFound (saying how it ended, where that is known)."""
+        record = self.live.get(id_or_name) or self.live.get(self.names.get(id_or_name, ""))
+        if record is None:
+            record = self.records.sandbox(id_or_name) or self.records.named(PROJECT, id_or_name)
+        if record is not None:
+            return record
+        past = self.catalogue.find(id_or_name)
+        if past is not None:
+            raise NotFound(
+                f"the sandbox ended ({past.cause}) and its tombstone is gone", sandbox_id=past.id, cause=past.cause
+            )
+        raise NotFound(f"no sandbox {id_or_name[:80]!r} on this node", remedy="`dsec ps -a` lists them")
+
+    def running(self, id_or_name: str) -> SandboxRecord:
+        """A sandbox that runs; raises NotFound, or SandboxGone with its cause."""
+        record = self.find(id_or_name)
+        if record.state is SandboxState.CREATING:
+            raise NotFound("the sandbox is still being made", sandbox_id=record.id)
+        if not record.is_live:
+            raise gone(record)
+        return record
+
+    def add(self, record: SandboxRecord) -> None:
+        """A sandbox lives (or is to be made): count it and its name."""
+        self.live[record.id] = record
+        self.hold_layers(record.id, record.layers)
+        self.admission.hold(record.id, record.demand.need)
+        if record.name is not None:
+            self.names[record.name] = record.id
+
+    def drop(self, record: SandboxRecord) -> None:
+        """A sandbox does not live any more: give its name and its share back."""
+        self.live.pop(record.id, None)
+        if record.name is not None and self.names.get(record.name) == record.id:
+            del self.names[record.name]
+        self.release(record.id)
+
+    def note_started(self, record: SandboxRecord, at: float, phases_us: dict[str, int]) -> None:
+        """Commit that a sandbox runs; harmless when repeated."""
+        if record.started(at, phases_us):
+            self.records.save(record)
+            if record.is_live:
+                self._tell(record)
+
+    def note_ended(self, record: SandboxRecord, end: SandboxEnd, *, actor: str, detail: str = "") -> None:
+        """Commit the end of a sandbox, then let the runtime forget it; harmless when repeated."""
+        if record.ended(end, actor=actor, detail=detail):
+            self._end_execs(record)
+            self.records.save(record)
+            self.past.append(record)
+            self.counters["ended", end.cause] += 1
+            pending = end.usage.disk_bytes or 0
+            if pending >= _LEAST_PENDING:
+                self.admission.pending_disk_bytes += pending
+            self.drop(record)
+            self._tell(record)
+            self._tell_over(record.id)
+        self.forgets.add([record.id])
+
+    def note_lost(self, record: SandboxRecord, cause: str, detail: str) -> None:
+        """Commit that the node lost a sandbox."""
+        end = SandboxEnd(sandbox_id=record.id, cause=cause, ended_at=self.clock())
+        self.note_ended(record, end, actor="edge", detail=detail)
+
+    def _end_execs(self, record: SandboxRecord) -> None:
+        lost = life.ended_state(record.cause or "lost") is SandboxState.LOST
+        for each in self.records.execs(record.id, unended=True):
+            error: DSecError = gone(record)
+            if lost:
+                error = OutcomeUnknown(
+                    f"the node lost the sandbox ({record.cause}) while the exec ran",
+                    sandbox_id=record.id,
+                    exec_id=each.exec_id,
+                    cause=record.cause,
+                )
+            self.records.end_exec(record.id, each.exec_id, error=error.to_wire())
+
+    # Watching a story
+
+    @contextlib.contextmanager
+    def watching(self, sandbox_id: str, tell: Callable[[StoryEntry | None], None]) -> Iterator[None]:
+        """Call ``tell`` for each new entry of a story, and with None after its last."""
+        self._watchers.setdefault(sandbox_id, []).append(tell)
+        try:
+            yield
+        finally:
+            left = self._watchers.get(sandbox_id, [])
+            if tell in left:
+                left.remove(tell)
+            if not left:
+                self._watchers.pop(sandbox_id, None)
+
+    def _tell(self, record: SandboxRecord) -> None:
+        for tell in self._watchers.get(record.id, ()):
+            tell(record.story[-1])
+
+    def _tell_over(self, sandbox_id: str) -> None:
+        for tell in self._watchers.get(sandbox_id, ()):
+            tell(None)
+
+
+def gone(record: SandboxRecord) -> SandboxGone:
+    """The error of whoever wants something of an ended sandbox."""
+    cause = record.cause or "lost"
+    lost = life.ended_state(cause) is SandboxState.LOST
+    return SandboxGone(
+        f"the sandbox has ended: {cause}",
+        sandbox_id=record.id,
+        cause="lost" if lost else cause,
+        reason=cause,
+        exit_code=record.exit_code,
+    )

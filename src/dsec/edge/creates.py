@@ -1,0 +1,421 @@
+"""Creating sandboxes: one attempt for each key, joined by whoever asks again, finished or undone, never half.
+
+An attempt runs in a task of its own, so that it outlives the connection of whoever began it. Order of the acts:
+check, image, admission, *intent committed*, runtime, *running committed*. A crash between the last two is finished by
+``recovery``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+
+from dsec.api import ids
+from dsec.api.types import CreateRequest, SandboxState
+from dsec.edge import life
+from dsec.edge.admission import Ticket
+from dsec.edge.core import PROJECT, Core
+from dsec.edge.demands import Demand, check_create, demand_of
+from dsec.edge.environment import Environment, environment_of
+from dsec.edge.record import ExecRecord, SandboxRecord
+from dsec.edge.specs import canonical_create, main_exec_id, sandbox_spec
+from dsec.errors import (
+    CapacityError,
+    Conflict,
+    DeadlineExceeded,
+    DSecError,
+    InvalidArgument,
+    NodeError,
+    NotFound,
+    PlatformError,
+    Unsupported,
+    error_from_wire,
+)
+
+__all__ = ["Creates"]
+
+_log = structlog.get_logger("dsec.edge.creates")
+
+_LEAVE_QUEUE_S = 5.0
+_RETRY_AFTER_S = 1.0
+_QUICK_S = 0.05
+_ATTEMPT_S = 30.0
+_UNDO_AGAIN_S = 0.1
+_MIB = 1 << 20
+
+
+class _Cancelled(Conflict):
+    """The key was cancelled before or while its create ran."""
+
+
+class Attempt:
+    """One create under way, and who waits for it."""
+
+    def __init__(self, request: CreateRequest, principal: str, body: bytes, sandbox_id: str, deadline: float) -> None:
+        self.request = request
+        self.principal = principal
+        self.body = body
+        self.sandbox_id = sandbox_id
+        self.deadline = deadline
+        self.phase = "check"
+        self.waiters = 0
+        self.done: asyncio.Future[SandboxRecord | DSecError] = asyncio.get_running_loop().create_future()
+        self.task: asyncio.Task[None] | None = None
+        self.timeout: asyncio.Timeout | None = None
+        self.given_up: DSecError | None = None
+        """Set before the task is cancelled on purpose; a cancellation without it is the edge's own end."""
+
+    def extend(self, deadline: float) -> None:
+        """Somebody who joined waits longer."""
+        if deadline > self.deadline:
+            self.deadline = deadline
+            if self.timeout is not None and not self.timeout.expired():
+                self.timeout.reschedule(deadline)
+
+    def give_up(self, error: DSecError) -> None:
+        """End the attempt with this error."""
+        if self.given_up is None and self.task is not None and not self.done.done():
+            self.given_up = error
+            self.task.cancel()
+
+
+class Creates:
+    """All creates of the node. ``spawn`` runs an attempt in the edge's task group."""
+
+    def __init__(self, core: Core, spawn: Callable[[Awaitable[None]], asyncio.Task[None]]) -> None:
+        self._core = core
+        self._spawn = spawn
+        self.under_way: dict[str, Attempt] = {}
+
+    def is_under_way(self, sandbox_id: str) -> bool:
+        """Whether an attempt of this process is at work on the sandbox."""
+        return any(each.sandbox_id == sandbox_id for each in self.under_way.values())
+
+    async def create(
+        self, request: CreateRequest, principal: str, until_disconnected: Callable[[], Awaitable[None]]
+    ) -> SandboxRecord | None:
+        """The sandbox of this key, new or known; None when the caller went away meanwhile.
+
+        Raises what the attempt raised; the same again for the same key, unless it was retryable.
+        """
+        ids.check_key(request.key)
+        deadline = asyncio.get_running_loop().time() + max(0.0, min(request.deadline_s, 86400.0))
+        body = canonical_create(request)
+        attempt = self.under_way.get(request.key)
+        if attempt is None:
+            known = self._known(request.key, body)
+            if known is not None:
+                return known
+            attempt = self._begin(request, principal, body, deadline)
+        elif attempt.body != body:
+            raise _key_conflict(request.key)
+        attempt.extend(deadline)
+        return await self._wait(attempt, deadline, until_disconnected)
+
+    def _known(self, key: str, body: bytes) -> SandboxRecord | None:
+        known = self._core.records.create(PROJECT, key)
+        if known is None:
+            return None
+        if known.cancelled:
+            raise _Cancelled("the create with this key was cancelled")
+        if known.body != body:
+            raise _key_conflict(key)
+        if known.error is not None:
+            raise error_from_wire(known.error)
+        record = self._core.live.get(known.sandbox_id or "") or self._core.records.sandbox(known.sandbox_id or "")
+        if record is None:
+            raise NotFound("the sandbox that this key made has been removed", sandbox_id=known.sandbox_id)
+        if record.state is SandboxState.CREATING:
+            raise NodeError("the sandbox is being recovered", sandbox_id=record.id, retry_after_s=0.2)
+        return record
+
+    def _begin(self, request: CreateRequest, principal: str, body: bytes, deadline: float) -> Attempt:
+        sandbox_id = ids.new_sandbox_id(self._core.config.node)
+        attempt = Attempt(request, principal, body, sandbox_id, deadline)
+        self.under_way[request.key] = attempt
+        attempt.task = self._spawn(self._run(attempt))
+        return attempt
+
+    async def _wait(
+        self, attempt: Attempt, deadline: float, until_disconnected: Callable[[], Awaitable[None]]
+    ) -> SandboxRecord | None:
+        attempt.waiters += 1
+        try:
+            # Most creates take milliseconds: only the others are worth a task that watches the connection.
+            await asyncio.wait({attempt.done}, timeout=_QUICK_S)
+            if not attempt.done.done() and await self._watch(attempt, deadline, until_disconnected):
+                return None
+        finally:
+            attempt.waiters -= 1
+            self._maybe_leave(attempt)
+        outcome = attempt.done.result()
+        if isinstance(outcome, DSecError):
+            raise outcome
+        return outcome
+
+    async def _watch(
+        self, attempt: Attempt, deadline: float, until_disconnected: Callable[[], Awaitable[None]]
+    ) -> bool:
+        """Wait on; True when the caller's connection ended first. Raises DeadlineExceeded for this caller only."""
+        gone: asyncio.Future[None] = asyncio.ensure_future(until_disconnected())
+        # The attempt ends by itself at its own deadline; a second more lets it say why.
+        left = deadline - asyncio.get_running_loop().time() + 1.0
+        try:
+            waited: set[asyncio.Future[Any]] = {attempt.done, gone}
+            await asyncio.wait(waited, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await gone
+        if attempt.done.done():
+            return False
+        if not gone.cancelled():
+            return True
+        raise _too_late(attempt)
+
+    def _maybe_leave(self, attempt: Attempt) -> None:
+        if attempt.waiters == 0 and attempt.phase in ("image", "admission") and not attempt.done.done():
+            asyncio.get_running_loop().call_later(_LEAVE_QUEUE_S, self._leave, attempt)
+
+    def _leave(self, attempt: Attempt) -> None:
+        if attempt.waiters == 0 and attempt.phase == "admission":
+            attempt.give_up(CapacityError("the caller left the queue", phase="admission", retry_after_s=0.0))
+
+    async def _run(self, attempt: Attempt) -> None:
+        outcome: SandboxRecord | DSecError
+        try:
+            async with asyncio.timeout_at(attempt.deadline) as attempt.timeout:
+                outcome = await self._attempt(attempt)
+        except DSecError as error:
+            outcome = error
+        except TimeoutError:
+            outcome = _too_late(attempt)
+        except asyncio.CancelledError:
+            if attempt.given_up is None:
+                self._settle(attempt, NodeError("the edge restarts", retry_after_s=0.2))
+                raise
+            outcome = attempt.given_up
+        except Exception as error:
+            _log.exception("create failed", sandbox_id=attempt.sandbox_id)
+            outcome = PlatformError(f"create failed: {type(error).__name__}: {error}", phase=attempt.phase)
+        if isinstance(outcome, DSecError):
+            outcome = await self._failed(attempt, outcome)
+        self._settle(attempt, outcome)
+
+    def _settle(self, attempt: Attempt, outcome: SandboxRecord | DSecError) -> None:
+        self.under_way.pop(attempt.request.key, None)
+        code = outcome.code if isinstance(outcome, DSecError) else "ok"
+        self._core.counters["created", code] += 1
+        if not attempt.done.done():
+            attempt.done.set_result(outcome)
+
+    async def _attempt(self, attempt: Attempt) -> SandboxRecord:
+        core, request = self._core, attempt.request
+        check_create(request, core.config)
+        demand = demand_of(request, core.config.overcommit)
+        self._check_node(demand)
+        if request.name is not None:
+            self._take_name(request.name, attempt.sandbox_id)
+        attempt.phase = "image"
+        environment = await self._environment(request)
+        core.hold_layers(attempt.sandbox_id, environment.layers)
+        attempt.phase = "admission"
+        self._maybe_leave(attempt)
+        await self._admit(attempt, demand)
+        attempt.phase = "start"
+        record = self._record(attempt, demand, environment)
+        main = _main_record(record, attempt.body)
+        core.records.intend(record, attempt.body, main)
+        core.add(record)
+        await self._start(record, attempt.deadline)
+        return record
+
+    def _check_node(self, demand: Demand) -> None:
+        core = self._core
+        if core.refusal is not None:
+            raise Unsupported(f"this node cannot run containers: {core.refusal}", remedy="`dsec doctor` says more")
+        if core.config.paths.draining.exists():
+            raise CapacityError("the node is being taken down", phase="admission", retry_after_s=5.0)
+        field = core.admission.impossible(demand.need)
+        if field is not None:
+            wanted, most = getattr(demand.need, field), getattr(core.admission.capacity, field)
+            raise InvalidArgument(
+                f"the request of {wanted} {field} is above what this node has, {most}",
+                phase="limits",
+                remedy="Ask for less, or give a (request, limit) pair with a smaller request",
+            )
+
+    def _take_name(self, name: str, sandbox_id: str) -> None:
+        taken = self._core.names.get(name)
+        if taken is not None:
+            raise Conflict(f"the name {name!r} is taken", sandbox_id=taken, remedy="Stop that sandbox or use another")
+        self._core.names[name] = sandbox_id
+
+    async def _environment(self, request: CreateRequest) -> Environment:
+        images = self._core.images
+        workspace = None if request.workspace is None else images.resolve_layer(request.workspace)
+        toolkits = [images.resolve_layer(each) for each in request.toolkits]
+        image = await images.resolve(request.image, pull=request.pull)
+        return environment_of(request, image, workspace, toolkits)
+
+    async def _admit(self, attempt: Attempt, demand: Demand) -> None:
+        admission = self._core.admission
+        ticket = Ticket(attempt.sandbox_id, f"{PROJECT}/{attempt.principal}", demand.need)
+        if attempt.request.on_full == "raise" and (len(admission) or demand.need.beyond(admission.room)):
+            raise _full(admission.lacking(demand.need), len(admission))
+        await self._core.admitted(ticket)
+
+    def _record(self, attempt: Attempt, demand: Demand, environment: Environment) -> SandboxRecord:
+        core, request, now = self._core, attempt.request, self._core.clock()
+        return SandboxRecord(
+            id=attempt.sandbox_id,
+            boot_id=core.boot_id,
+            node=core.config.node,
+            project=PROJECT,
+            principal=attempt.principal,
+            key=request.key,
+            name=request.name,
+            image=environment.image,
+            image_digest=environment.image_digest,
+            layers=environment.layers,
+            labels=request.labels,
+            own_env=request.env,
+            env=environment.env,
+            workdir=environment.workdir,
+            user=environment.user,
+            command=environment.command,
+            demand=demand,
+            shm_bytes=int(request.shm_mib * _MIB),
+            idle_timeout_s=request.idle_timeout_s,
+            lifetime_s=request.lifetime_s,
+            exec_timeout_s=request.exec_timeout_s,
+            main_exec_id=None if environment.command is None else main_exec_id(attempt.sandbox_id),
+            story=life.advance(
+                [], SandboxState.CREATING, at=now, cause="requested", actor=attempt.principal or "unknown"
+            ),
+        )
+
+    async def _start(self, record: SandboxRecord, deadline: float) -> None:
+        """Ask the runtime until it answers: the same ID never makes two sandboxes."""
+        core, loop = self._core, asyncio.get_running_loop()
+        spec = sandbox_spec(record)
+        while True:
+            reconnects = core.link.reconnects
+            try:
+                started = await core.backend.start(spec, timeout_s=_ATTEMPT_S)
+            except NodeError:
+                # A refusal of the runtime's own is the answer; a broken link is none.
+                if core.link.connected and core.link.reconnects == reconnects:
+                    raise
+                await core.link.wait_up(max(deadline - loop.time(), 0.1))
+                continue
+            core.note_started(record, started.started_at, started.phases)
+            return
+
+    async def finish(self, record: SandboxRecord) -> None:
+        """Finish what an edge before this one began: start again by the same ID, or undo."""
+        try:
+            async with asyncio.timeout(_ATTEMPT_S) as limit:
+                await self._start(record, limit.when() or 0.0)
+        except (DSecError, TimeoutError) as error:
+            _log.warning("a create could not be finished", sandbox_id=record.id, error=str(error))
+            await self.undo(record)
+
+    async def _failed(self, attempt: Attempt, error: DSecError) -> DSecError:
+        """Leave nothing of a failed attempt; remember the error where the contract says so."""
+        core = self._core
+        record = core.live.get(attempt.sandbox_id)
+        error.sandbox_id = error.sandbox_id or (record.id if record is not None else None)
+        if record is not None:
+            await self.undo(record)
+        else:
+            core.release(attempt.sandbox_id)
+            if attempt.request.name is not None and core.names.get(attempt.request.name) == attempt.sandbox_id:
+                del core.names[attempt.request.name]
+        if not error.retryable and not isinstance(error, DeadlineExceeded | _Cancelled):
+            core.records.refuse_create(PROJECT, attempt.request.key, attempt.body, error.to_wire(), core.clock())
+        return error
+
+    async def undo(self, record: SandboxRecord) -> None:
+        """Make sure that nothing of a sandbox is left, then drop its record. Repeats until the runtime answers."""
+        core = self._core
+        while True:
+            try:
+                await core.backend.stop(record.id, cause="stopped", actor="edge", grace_ms=0)
+                await core.backend.forget([record.id])
+                await core.backend.remove_output([record.id])
+            except NotFound:
+                pass
+            except DSecError as error:
+                if error.retryable:
+                    with contextlib.suppress(NodeError):
+                        await core.link.wait_up(_ATTEMPT_S)
+                    await asyncio.sleep(_UNDO_AGAIN_S)
+                    continue
+                # Its lifetime, which the runtime keeps, ends what may be left.
+                core.counters["refused", "undo"] += 1
+                _log.error("a failed create could not be undone", sandbox_id=record.id, error=error.message)
+            break
+        core.records.undo(record)
+        core.drop(record)
+
+    # Cancelling by key
+
+    async def cancel(self, key: str, actor: str) -> SandboxRecord | None:
+        """Cancel a create: queued it leaves, made its sandbox is stopped; else the cancellation is remembered."""
+        core = self._core
+        ids.check_key(key)
+        attempt = self.under_way.get(key)
+        known = core.records.create(PROJECT, key)
+        core.records.cancel_create(PROJECT, key, core.clock())
+        if attempt is not None:
+            attempt.give_up(_Cancelled("the create with this key was cancelled"))
+            await asyncio.wait({attempt.done})
+            known = core.records.create(PROJECT, key)
+        record = core.live.get((known.sandbox_id if known is not None else None) or "")
+        if record is not None:
+            end = await core.backend.stop(record.id, cause="stopped", actor=actor, grace_ms=0)
+            core.note_ended(record, end, actor=actor, detail="create cancelled")
+        return record
+
+
+def _main_record(record: SandboxRecord, body: bytes) -> ExecRecord | None:
+    if record.command is None or record.main_exec_id is None:
+        return None
+    return ExecRecord(
+        sandbox_id=record.id,
+        exec_id=record.main_exec_id,
+        body=body,
+        argv=[each.encode(errors="surrogateescape") for each in record.command],
+        started_at=record.story[0].at,
+        is_main=True,
+    )
+
+
+def _key_conflict(key: str) -> Conflict:
+    return Conflict(f"the key {key!r} was used for another create", remedy="Use a new key for a new request")
+
+
+def _full(field: str, waiting: int) -> CapacityError:
+    return CapacityError(
+        f"the node is full ({field}); {waiting} creates wait",
+        phase="admission",
+        retry_after_s=_RETRY_AFTER_S,
+        remedy="Wait (on_full='wait'), stop sandboxes, or ask for a smaller request",
+        position=waiting,
+        field=field,
+    )
+
+
+def _too_late(attempt: Attempt) -> DSecError:
+    if attempt.phase == "admission":
+        return CapacityError(
+            "the node was full until the deadline", phase="admission", retry_after_s=_RETRY_AFTER_S
+        )
+    return DeadlineExceeded(
+        f"the deadline of {attempt.request.deadline_s:g} s passed in phase {attempt.phase}", phase=attempt.phase
+    )

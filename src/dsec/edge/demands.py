@@ -1,0 +1,142 @@
+"""What a create request asks for, checked: limits with their requests, names, environment. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import msgspec
+
+from dsec.api import ids
+from dsec.api.types import CreateRequest, Limit
+from dsec.edge.admission import Need
+from dsec.errors import InvalidArgument, Unsupported
+from dsec.node.config import NodeConfig, Overcommit
+
+__all__ = ["Demand", "check_create", "check_env", "demand_of"]
+
+_MIB = 1 << 20
+_LEAST_MEMORY_MIB = 6.0
+_LEAST_DISK_MIB = 1.0
+_LEAST_CPU = 0.01
+_LEAST_PIDS = 2
+_MOST = {"cpu": 1e5, "memory_mib": 2**33, "disk_mib": 2**33, "pids": 4_194_304}
+_DESCRIPTORS = 4
+_MOST_ENV_BYTES = 1 << 20
+_MOST_LABELS, _LABEL_LENGTH = 64, 256
+_DEADLINE_S = 86400.0
+_ENV_NAME = re.compile(r"[^=\x00]+")
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits in the runtime's units, and what admission counts."""
+
+    cpu_milli: int
+    memory_bytes: int
+    disk_bytes: int
+    pids: int
+    need: Need
+
+
+def demand_of(request: CreateRequest, overcommit: Overcommit) -> Demand:
+    """Limits and requests of a create; raises InvalidArgument for impossible ones."""
+    cpu = _pair("cpu", request.cpu, overcommit.cpu, _LEAST_CPU)
+    memory = _pair("memory_mib", request.memory_mib, overcommit.memory, _LEAST_MEMORY_MIB)
+    disk = _pair("disk_mib", request.disk_mib, overcommit.disk, _LEAST_DISK_MIB)
+    pids = _pair("pids", request.pids, overcommit.pids, _LEAST_PIDS)
+    if pids[1] != int(pids[1]):
+        raise InvalidArgument(f"pids must be a whole number, not {pids[1]:g}", phase="limits")
+    need = Need(
+        memory_bytes=math.ceil(memory[0] * _MIB),
+        cpu_milli=math.ceil(cpu[0] * 1000),
+        pids=math.ceil(pids[0]),
+        disk_bytes=math.ceil(disk[0] * _MIB),
+        descriptors=_DESCRIPTORS,
+        sandboxes=1,
+    )
+    return Demand(
+        cpu_milli=math.ceil(cpu[1] * 1000),
+        memory_bytes=int(memory[1] * _MIB),
+        disk_bytes=int(disk[1] * _MIB),
+        pids=int(pids[1]),
+        need=need,
+    )
+
+
+def _pair(name: str, value: Limit, factor: float, least: float) -> tuple[float, float]:
+    """(request, limit). A lone limit implies the request limit ÷ factor."""
+    if isinstance(value, tuple):
+        request, limit = (float(each) for each in value)
+    else:
+        limit = float(value)
+        request = limit / factor
+    for what, number in (("limit", limit), ("request", request)):
+        if not math.isfinite(number) or number <= 0:
+            raise InvalidArgument(f"{name}: the {what} {number} is not a positive number", phase="limits")
+    if limit < least:
+        raise InvalidArgument(f"{name}: the limit {limit:g} is below the least, {least:g}", phase="limits")
+    if limit > _MOST[name]:
+        raise InvalidArgument(f"{name}: the limit {limit:g} is above the most, {_MOST[name]:g}", phase="limits")
+    if request > limit:
+        raise InvalidArgument(f"{name}: the request {request:g} is above the limit {limit:g}", phase="limits")
+    return request, limit
+
+
+_WAITS: tuple[tuple[str, object, str], ...] = (
+    ("backend", "container", "other backends come with microVMs"),
+    ("network", "none", "network access comes with the egress proxy"),
+    ("endpoints", {}, "endpoints come with the egress proxy"),
+    ("mounts", (), "mounts are not built yet"),
+    ("qos", "latency", "qos classes are not built yet"),
+    ("profile", "default", "other profiles come with network policies"),
+)
+
+
+def check_create(request: CreateRequest, config: NodeConfig) -> None:
+    """Refuse what this node does not do (Unsupported, naming the field) or what makes no sense (InvalidArgument)."""
+    for field, only, why in _WAITS:
+        if getattr(request, field) != only:
+            raise Unsupported(f"{field}={getattr(request, field)!r}: {why}", remedy=f"Leave {field} out")
+    ids.check_key(request.key)
+    if request.name is not None:
+        ids.check_name(request.name)
+    if not request.image:
+        raise InvalidArgument("image is empty")
+    _time("deadline_s", request.deadline_s, _DEADLINE_S)
+    _time("idle_timeout_s", request.idle_timeout_s, config.max_idle_s)
+    _time("lifetime_s", request.lifetime_s, config.max_lifetime_s)
+    if request.exec_timeout_s is not None:
+        _time("exec_timeout_s", request.exec_timeout_s, math.inf)
+    if not 0 <= request.shm_mib <= 2**20:
+        raise InvalidArgument(f"shm_mib must be between 0 and {2**20}, not {request.shm_mib:g}")
+    if request.workdir is not None and not request.workdir.startswith("/"):
+        raise InvalidArgument(f"workdir must be an absolute path, not {request.workdir!r}")
+    if isinstance(request.command, list) and not request.command:
+        raise InvalidArgument("command is empty")
+    check_env(request.env)
+    _check_labels(request.labels)
+
+
+def _time(name: str, value: float, most: float) -> None:
+    if not value > 0 or not (math.isfinite(value) and value <= most):
+        bound = f" and at most {most:g}" if math.isfinite(most) else ""
+        raise InvalidArgument(f"{name} must be above 0{bound}, not {value:g}")
+
+
+def check_env(env: dict[str, str]) -> None:
+    """Raise InvalidArgument for an environment that no program could be given."""
+    total = 0
+    for name, value in env.items():
+        if not _ENV_NAME.fullmatch(name) or "\0" in value:
+            raise InvalidArgument(f"invalid environment variable {name[:80]!r}")
+        total += len(name) + len(value) + 2
+    if total > _MOST_ENV_BYTES:
+        raise InvalidArgument(f"the environment is larger than {_MOST_ENV_BYTES} bytes")
+
+
+def _check_labels(labels: dict[str, str]) -> None:
+    if len(labels) > _MOST_LABELS:
+        raise InvalidArgument(f"more than {_MOST_LABELS} labels")
+    for name, value in labels.items():
+        if not name or len(name) > _LABEL_LENGTH or len(value) > _LABEL_LENGTH:
+            raise InvalidArgument(f"label {name[:80]!r}: name and value have at most {_LABEL_LENGTH} characters")

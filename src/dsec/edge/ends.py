@@ -1,0 +1,134 @@
+"""Ending sandboxes and execs, and noting ends that happened by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import structlog
+
+from dsec.api.types import StopFailure, StopReport
+from dsec.backends.contract import SandboxEnded
+from dsec.backends.wire import ExecEnd
+from dsec.edge.core import Core
+from dsec.edge.record import SandboxRecord
+from dsec.errors import Conflict, DSecError, NotFound
+
+__all__ = ["Ends"]
+
+_log = structlog.get_logger("dsec.edge.ends")
+_STOPS_AT_ONCE = 32
+
+
+class Ends:
+    """Stops what is asked, records what ends."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def stop(self, record: SandboxRecord, *, actor: str, grace_ms: int) -> SandboxRecord:
+        """End a sandbox, confirmed and recorded; one that has ended stays as it is."""
+        core = self._core
+        if not record.is_live:
+            return record
+        try:
+            end = await core.backend.stop(record.id, cause="stopped", actor=actor, grace_ms=grace_ms)
+        except NotFound:
+            # Ended by itself and recorded while the request was on its way; else the node has lost it.
+            if record.is_live:
+                core.note_lost(record, "runtime", "the runtime does not know the sandbox")
+            return record
+        await self._settle_execs(record)
+        core.note_ended(record, end, actor=actor)
+        return record
+
+    async def stop_many(self, records: Iterable[SandboxRecord], *, actor: str) -> StopReport:
+        """End many at once; failures are reported, not raised."""
+        turn = asyncio.Semaphore(_STOPS_AT_ONCE)
+        stopped: list[str] = []
+        failed: list[StopFailure] = []
+
+        async def one(record: SandboxRecord) -> None:
+            async with turn:
+                try:
+                    await self.stop(record, actor=actor, grace_ms=0)
+                    stopped.append(record.id)
+                except DSecError as error:
+                    failed.append(StopFailure(id=record.id, error=error.to_wire()))
+
+        async with asyncio.TaskGroup() as tasks:
+            for record in records:
+                tasks.create_task(one(record))
+        return StopReport(stopped=stopped, failed=failed)
+
+    async def delete(self, record: SandboxRecord, *, actor: str, force: bool) -> None:
+        """Drop a tombstone with its output; a live sandbox is stopped first when ``force``, else Conflict."""
+        if record.is_live:
+            if not force:
+                raise Conflict("the sandbox runs", sandbox_id=record.id, remedy="Stop it first, or force")
+            await self.stop(record, actor=actor, grace_ms=0)
+        await self.bury([record.id])
+
+    async def bury(self, sandbox_ids: list[str]) -> None:
+        """Drop tombstones: the output first, so that a crash in between only repeats it."""
+        if self._core.past:
+            await self.flush_past()
+        await self._core.backend.remove_output(sandbox_ids)
+        self._core.records.remove(sandbox_ids)
+
+    async def flush_past(self) -> None:
+        """Bring ended sandboxes into the catalogue."""
+        past, self._core.past = self._core.past, []
+        if not past:
+            return
+        try:
+            await asyncio.to_thread(self._core.catalogue.add, past)
+        except BaseException:
+            self._core.past = past + self._core.past
+            raise
+
+    # What happened by itself
+
+    async def watch(self) -> None:
+        """Record ends as the runtime tells of them, until the connection breaks."""
+        async for event in self._core.backend.events():
+            if isinstance(event, SandboxEnded):
+                await self.note(event)
+            else:
+                self.note_exec(event.sandbox_id, event.end)
+
+    async def note(self, event: SandboxEnded) -> None:
+        """Record the end of a sandbox, its execs' first."""
+        record = self._core.live.get(event.end.sandbox_id)
+        if record is None:
+            known = self._core.records.sandbox(event.end.sandbox_id)
+            if known is not None:
+                self._core.forgets.add([event.end.sandbox_id])
+            return
+        await self._settle_execs(record)
+        self._core.note_ended(record, event.end, actor=_actor(event.end.cause))
+
+    def note_exec(self, sandbox_id: str, end: ExecEnd) -> None:
+        """Record the result of an exec once, and let the runtime know that it is committed."""
+        self._core.records.end_exec(sandbox_id, end.exec_id, end=end)
+        self._core.acks.add([end.exec_id])
+
+    async def _settle_execs(self, record: SandboxRecord) -> None:
+        """Execs that ended before their sandbox did have a result of their own, not the sandbox's end."""
+        core = self._core
+        if not core.records.execs(record.id, unended=True):
+            return
+        try:
+            states = await core.backend.execs(record.id)
+        except DSecError as error:
+            _log.warning("execs of an ended sandbox are not known", sandbox_id=record.id, error=error.message)
+            return
+        for state in states:
+            if state.end is not None:
+                core.records.end_exec(record.id, state.exec_id, end=state.end)
+
+
+def _actor(cause: str) -> str:
+    return {"idle": "runtime", "lifetime": "runtime", "lease": "runtime", "main-exited": "sandbox"}.get(cause, "node")
+
+

@@ -1,0 +1,64 @@
+"""What a sandbox is made of and what its programs begin with: layers and the image's configuration. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dsec.api.types import CreateRequest
+from dsec.errors import InvalidArgument
+from dsec.images import Image
+
+__all__ = ["DEFAULT_PATH", "Environment", "environment_of"]
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MOST_LAYERS = 200
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """Layers bottom first, and how programs start."""
+
+    image: str
+    image_digest: str
+    layers: list[str]
+    env: dict[str, str]
+    workdir: str
+    user: str
+    command: list[str] | None
+
+
+def environment_of(
+    request: CreateRequest, image: Image, workspace: str | None, toolkits: Sequence[str]
+) -> Environment:
+    """Image, then workspace, then toolkits (digests); the caller's env, workdir and user over the image's.
+
+    Raises InvalidArgument when ``command="image"`` and the image has none.
+    """
+    layers = [*image.layers, *([workspace] if workspace is not None else []), *toolkits]
+    if len(layers) > _MOST_LAYERS:
+        raise InvalidArgument(f"{len(layers)} layers are more than {_MOST_LAYERS}")
+    return Environment(
+        image=image.reference,
+        image_digest=image.digest,
+        layers=_once_each(layers),
+        env={"PATH": DEFAULT_PATH} | image.config.env | request.env,
+        workdir=request.workdir or image.config.workdir or "/",
+        user=image.config.user if request.user is None else request.user,
+        command=_command(request, image),
+    )
+
+
+def _once_each(layers: list[str]) -> list[str]:
+    # An overlay takes a layer once; of two places the upper one decides what is seen.
+    return list(dict.fromkeys(reversed(layers)))[::-1]
+
+
+def _command(request: CreateRequest, image: Image) -> list[str] | None:
+    if request.command == "image":
+        command = [*image.config.entrypoint, *image.config.cmd]
+        if not command:
+            raise InvalidArgument(f"the image {image.reference} has no command of its own", remedy="Say command=[…]")
+        return command
+    # As in Docker, the words of a caller go to the image's entrypoint.
+    return None if request.command is None else [*image.config.entrypoint, *request.command]

@@ -1,0 +1,193 @@
+"""Execs: intent recorded before the start, outcome before anybody is told; what to open for a known key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dsec.api import ids
+from dsec.api.types import ExecInfo
+from dsec.backends.wire import ExecEnd, answer
+from dsec.edge.core import Core
+from dsec.edge.record import ExecRecord, SandboxRecord, exec_info
+from dsec.edge.specs import ExecRequest, canonical_exec, check_output_bytes, exec_spec, parse_exec, refused
+from dsec.errors import Conflict, InvalidArgument, NotFound, error_from_wire
+
+__all__ = ["AttachRequest", "Execs", "Opening"]
+
+_ATTACHABLE = frozenset({"executable_not_found", "not_executable", "invalid_argument"})
+
+
+class AttachRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of the WebSocket's ``attach``."""
+
+    sandbox_id: str
+    exec_id: str
+    mode: str = "collect"
+    offsets: dict[int, int] = {}
+    credit: dict[int, int] = {}
+    max_output_bytes: int | None = None
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """What to open at the runtime for a client's stream.
+
+    ``outcome``: recorded, to be told in place of the runtime's ``end`` (it has forgotten the exec's).
+    """
+
+    method: str
+    params: dict[str, Any]
+    sandbox_id: str
+    exec_id: str
+    outcome: ExecRecord | None = None
+    began: bool = False
+    """Whether this opening committed the intent, so that a refused start must take it back."""
+
+
+class Execs:
+    """The execs of the node."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def open(self, params: Any) -> Opening:
+        """Complete a client's ``exec`` and commit the intent; a known key becomes an attach.
+
+        Raises InvalidArgument, Unsupported, NotFound, SandboxGone, Conflict (same key, another body).
+        """
+        request = parse_exec(params)
+        record = self._core.find(request.sandbox_id)
+        exec_id = ids.exec_id(record.id, request.key)
+        known = self._core.records.exec(record.id, exec_id)
+        body = canonical_exec(request)
+        if known is not None and known.body != body:
+            raise Conflict(
+                f"the key {request.key!r} was used for another exec", sandbox_id=record.id, exec_id=exec_id
+            )
+        if known is not None and (known.is_over or not record.is_live):
+            return self._again(record, known, request.mode, {}, request.credit, request.max_output_bytes)
+        record = self._core.running(record.id)
+        spec = exec_spec(record, request, exec_id)
+        if known is None:
+            self._begin(record, request, spec.argv, exec_id, body)
+        params = msgspec.structs.asdict(spec) | {"mode": request.mode, "credit": request.credit}
+        return Opening(
+            method="exec.start", params=params, sandbox_id=record.id, exec_id=exec_id, began=known is None
+        )
+
+    def _begin(
+        self, record: SandboxRecord, request: ExecRequest, argv: list[bytes], exec_id: str, body: bytes
+    ) -> None:
+        self._core.counters["execs", "started"] += 1
+        self._core.records.begin_exec(
+            ExecRecord(
+                sandbox_id=record.id,
+                exec_id=exec_id,
+                body=body,
+                argv=argv,
+                started_at=self._core.clock(),
+            )
+        )
+
+    def attach(self, params: Any) -> Opening:
+        """Complete a client's ``attach``; raises InvalidArgument, Unsupported, NotFound."""
+        try:
+            request = msgspec.convert(params, AttachRequest, strict=False)
+        except msgspec.ValidationError as error:
+            raise refused(error) from None
+        if request.mode not in ("collect", "stream", "detach"):
+            raise InvalidArgument(f"unknown mode {request.mode!r}")
+        if request.max_output_bytes is not None:
+            check_output_bytes(request.max_output_bytes)
+        record = self._core.find(request.sandbox_id)
+        known = self.known(record, request.exec_id)
+        return self._again(
+            record, known, request.mode, request.offsets, request.credit, request.max_output_bytes
+        )
+
+    def known(self, record: SandboxRecord, exec_id: str) -> ExecRecord:
+        """An exec of a sandbox; raises NotFound."""
+        ids.check_exec_id(exec_id)
+        known = self._core.records.exec(record.id, exec_id)
+        if known is None:
+            raise NotFound(f"no exec {exec_id}", sandbox_id=record.id, exec_id=exec_id)
+        return known
+
+    def _again(
+        self,
+        record: SandboxRecord,
+        known: ExecRecord,
+        mode: str,
+        offsets: dict[int, int],
+        credit: dict[int, int],
+        max_output_bytes: int | None,
+    ) -> Opening:
+        if known.error is not None and known.error.get("code") in _ATTACHABLE:
+            raise error_from_wire(known.error)  # it never ran, so that there is no output
+        if record.is_live:
+            params: dict[str, Any] = {
+                "sandbox_id": record.id,
+                "exec_id": known.exec_id,
+                "mode": mode,
+                "offsets": offsets,
+                "credit": credit,
+                "max_output_bytes": max_output_bytes,
+            }
+            return Opening(
+                method="exec.attach",
+                params=params,
+                sandbox_id=record.id,
+                exec_id=known.exec_id,
+                outcome=known if known.is_over else None,
+            )
+        most = max_output_bytes if max_output_bytes is not None else 64 << 20
+        params = {"sandbox_id": record.id, "exec_id": known.exec_id, "bytes": most}
+        return Opening(
+            method="output.tail", params=params, sandbox_id=record.id, exec_id=known.exec_id, outcome=known
+        )
+
+    # Outcomes
+
+    def ended(self, opening: Opening, raw: Any) -> None:
+        """Commit the ``end`` of a stream that was opened for an exec. A detached start says only that it began."""
+        if not isinstance(raw, dict) or "ended" not in raw:
+            return
+        self._core.records.end_exec(opening.sandbox_id, opening.exec_id, end=answer(raw, ExecEnd))
+        self._core.acks.add([opening.exec_id])
+
+    def refused(self, opening: Opening, wire: dict[str, Any]) -> None:
+        """Commit the ``error`` of a stream; one that may be tried again leaves no trace, if nothing had begun."""
+        if opening.method != "exec.start":
+            return
+        error = error_from_wire(wire)
+        if not error.retryable:
+            self._core.records.end_exec(opening.sandbox_id, opening.exec_id, error=error.to_wire())
+        elif opening.began:
+            self._core.records.drop_exec(opening.sandbox_id, opening.exec_id)
+
+    # Reading
+
+    async def list(self, record: SandboxRecord) -> list[ExecInfo]:
+        """The execs of a sandbox in order of their start."""
+        known = self._core.records.execs(record.id)
+        states = {}
+        if record.is_live and any(not each.is_over for each in known):
+            states = {each.exec_id: each for each in await self._core.backend.execs(record.id)}
+        return [exec_info(each, states.get(each.exec_id)) for each in known]
+
+    async def info(self, record: SandboxRecord, exec_id: str) -> ExecInfo:
+        """One exec; raises NotFound."""
+        known = self.known(record, exec_id)
+        if known.is_over or not record.is_live:
+            return exec_info(known)
+        states = {each.exec_id: each for each in await self._core.backend.execs(record.id)}
+        return exec_info(known, states.get(exec_id))
+
+    async def kill(self, record: SandboxRecord, exec_id: str, *, signal: int | None, grace_ms: int) -> None:
+        """Signal or end an exec, confirmed; one that is over stays so, an unknown one is remembered as killed."""
+        ids.check_exec_id(exec_id)
+        known = self._core.records.exec(record.id, exec_id)
+        if not record.is_live or (known is not None and known.is_over):
+            return
+        await self._core.backend.kill_exec(record.id, exec_id, signal=signal, grace_ms=grace_ms)

@@ -1,0 +1,108 @@
+"""The node at a glance, and its numbers for Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import version
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from dsec.api.types import Status
+from dsec.edge.admission import Need
+from dsec.edge.core import Core
+from dsec.edge.web import answered, json_answer
+from dsec.errors import DSecError
+
+__all__ = ["node_routes"]
+
+
+def _amounts(need: Need) -> dict[str, float]:
+    return {name: float(value) for name, value in msgspec.structs.asdict(need).items()}
+
+
+class _Numbers(Collector):
+    """Read at the moment of the scrape; nothing is counted twice."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def collect(self) -> Iterator[Metric]:
+        """The families."""
+        core = self._core
+        states = GaugeMetricFamily("dsec_sandboxes", "Sandboxes by state", labels=["state"])
+        for state, count in _states(core).items():
+            states.add_metric([state], count)
+        yield states
+        yield GaugeMetricFamily("dsec_creates_queued", "Creates that wait for room", value=len(core.admission))
+        for name, amounts in (("requested", core.admission.used), ("capacity", core.admission.capacity)):
+            family = GaugeMetricFamily(f"dsec_{name}", f"What is {name}, by resource", labels=["resource"])
+            for resource, amount in _amounts(amounts).items():
+                family.add_metric([resource], amount)
+            yield family
+        node = GaugeMetricFamily("dsec_node", "The runtime's counts", labels=["what"])
+        for what, value in msgspec.structs.asdict(core.stats).items():
+            node.add_metric([what], value)
+        yield node
+        events = CounterMetricFamily("dsec_edge_events", "What happened, and how", labels=["kind", "what"])
+        for (kind, what), count in list(core.counters.items()):
+            events.add_metric([kind, what], count)
+        events.add_metric(["runtime", "reconnected"], core.link.reconnects)
+        yield events
+
+
+def _states(core: Core) -> Counter[str]:
+    states = Counter(str(each.state) for each in core.live.values())
+    states["ended"] = core.records.count_ended()
+    return states
+
+
+class _Node:
+    """The answers."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._registry = CollectorRegistry()
+        self._registry.register(_Numbers(core))
+
+    async def status(self, _: Request) -> Response:
+        core = self._core
+        # Without an answer its part says "away" below, and the numbers are the last ones.
+        with contextlib.suppress(DSecError):
+            core.measured(await core.backend.stats())
+        return json_answer(
+            Status(
+                node=core.config.node,
+                version=version("dsec-platform"),
+                boot_id=core.boot_id,
+                parts=[
+                    {"name": "edge", "state": "running"},
+                    {"name": "runtime", "state": "running" if core.link.connected else "away"},
+                ],
+                sandboxes=dict(_states(core)),
+                queued=len(core.admission),
+                requests=_amounts(core.admission.used),
+                capacity=_amounts(core.admission.capacity),
+                stats=msgspec.structs.asdict(core.stats),
+                features=[msgspec.structs.asdict(each) for each in core.features],
+            )
+        )
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")
+
+
+def node_routes(core: Core) -> list[BaseRoute]:
+    """All of them."""
+    own = _Node(core)
+    return [
+        Route("/v1/status", answered(own.status), methods=["GET"]),
+        Route("/metrics", answered(own.metrics), methods=["GET"]),
+    ]

@@ -1,0 +1,247 @@
+"""``node.db``: the sandboxes, creates and execs of this boot.
+
+WAL with ``synchronous=OFF``: what is committed survives the death of any process, not that of the machine; and after
+a reboot there is nothing left for it to describe. Calls are inline (tens of microseconds), never in a thread.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dsec.backends.wire import ExecEnd
+from dsec.edge.record import ExecRecord, SandboxRecord
+
+__all__ = ["CreateRecord", "Records"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS sandboxes (
+    id TEXT PRIMARY KEY, project TEXT NOT NULL, name TEXT, live INTEGER NOT NULL, ended_at REAL, doc BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS sandboxes_live ON sandboxes (live) WHERE live;
+CREATE INDEX IF NOT EXISTS sandboxes_ended ON sandboxes (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS sandboxes_name ON sandboxes (project, name) WHERE name IS NOT NULL;
+CREATE TABLE IF NOT EXISTS creates (
+    project TEXT NOT NULL, key TEXT NOT NULL, body BLOB, sandbox_id TEXT, error BLOB, cancelled INTEGER NOT NULL,
+    at REAL NOT NULL, PRIMARY KEY (project, key)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS creates_at ON creates (at);
+CREATE TABLE IF NOT EXISTS execs (
+    sandbox_id TEXT NOT NULL, exec_id TEXT NOT NULL, body BLOB NOT NULL, argv BLOB NOT NULL, started_at REAL NOT NULL,
+    is_main INTEGER NOT NULL, result BLOB, error BLOB, PRIMARY KEY (sandbox_id, exec_id)
+) WITHOUT ROWID;
+"""
+
+_pack = msgspec.msgpack.Encoder().encode
+_record = msgspec.msgpack.Decoder(SandboxRecord).decode
+_end = msgspec.msgpack.Decoder(ExecEnd).decode
+_any = msgspec.msgpack.Decoder(Any).decode
+_argv = msgspec.msgpack.Decoder(list[bytes]).decode
+
+
+class CreateRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a create key led to: a sandbox, an error that is remembered, or a cancellation that came first."""
+
+    body: bytes | None
+    sandbox_id: str | None
+    error: dict[str, Any] | None
+    cancelled: bool
+
+
+class Records:
+    """The database; one connection, used from the event loop only."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None, cached_statements=64)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=OFF")
+        self._db.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._db.close()
+
+    # Sandboxes
+
+    def intend(self, record: SandboxRecord, body: bytes, main: ExecRecord | None) -> None:
+        """Commit the intent to make a sandbox, its key and its main process, in one transaction."""
+        self._db.execute("BEGIN")
+        try:
+            self.save(record)
+            self._db.execute(
+                "INSERT OR REPLACE INTO creates VALUES (?,?,?,?,NULL,0,?)",
+                (record.project, record.key, body, record.id, record.story[0].at),
+            )
+            if main is not None:
+                self.begin_exec(main)
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def save(self, record: SandboxRecord) -> None:
+        """Commit a sandbox's record as it is now."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO sandboxes VALUES (?,?,?,?,?,?)",
+            (record.id, record.project, record.name, record.is_live, record.ended_at, _pack(record)),
+        )
+
+    def sandbox(self, sandbox_id: str) -> SandboxRecord | None:
+        """A sandbox by ID, live or ended."""
+        row = self._db.execute("SELECT doc FROM sandboxes WHERE id = ?", (sandbox_id,)).fetchone()
+        return _record(row[0]) if row else None
+
+    def named(self, project: str, name: str) -> SandboxRecord | None:
+        """The live sandbox of that name, else the one that ended last."""
+        row = self._db.execute(
+            "SELECT doc FROM sandboxes WHERE project = ? AND name = ? ORDER BY live DESC, ended_at DESC LIMIT 1",
+            (project, name),
+        ).fetchone()
+        return _record(row[0]) if row else None
+
+    def live(self) -> list[SandboxRecord]:
+        """All sandboxes that have not ended."""
+        return [_record(row[0]) for row in self._db.execute("SELECT doc FROM sandboxes WHERE live")]
+
+    def ended(self) -> Iterator[SandboxRecord]:
+        """All tombstones, the latest first."""
+        rows = self._db.execute("SELECT doc FROM sandboxes WHERE ended_at IS NOT NULL ORDER BY ended_at DESC")
+        return (_record(row[0]) for row in rows)
+
+    def ended_before(self, at: float, limit: int) -> list[str]:
+        """IDs of tombstones older than a time."""
+        rows = self._db.execute("SELECT id FROM sandboxes WHERE ended_at < ? LIMIT ?", (at, limit))
+        return [row[0] for row in rows]
+
+    def count_ended(self) -> int:
+        """How many tombstones there are."""
+        return int(self._db.execute("SELECT count(*) FROM sandboxes WHERE ended_at IS NOT NULL").fetchone()[0])
+
+    def remove(self, sandbox_ids: Iterable[str]) -> None:
+        """Drop sandboxes with their execs; the create keys stay."""
+        rows = [(each,) for each in sandbox_ids]
+        self._db.execute("BEGIN")
+        self._db.executemany("DELETE FROM sandboxes WHERE id = ?", rows)
+        self._db.executemany("DELETE FROM execs WHERE sandbox_id = ?", rows)
+        self._db.execute("COMMIT")
+
+    def begin_boot(self, boot_id: str) -> list[SandboxRecord]:
+        """Make the database this boot's. Returns the sandboxes of an earlier one, live at its end, and drops all."""
+        if any(each.boot_id != boot_id for each in self.live()) or self._boot() not in (None, boot_id):
+            left = self.live()
+            self._db.executescript("DELETE FROM sandboxes; DELETE FROM creates; DELETE FROM execs;")
+        else:
+            left = []
+        self._db.execute("PRAGMA application_id = 1146307907")
+        self._db.execute("CREATE TABLE IF NOT EXISTS boot (id TEXT)")
+        self._db.execute("DELETE FROM boot")
+        self._db.execute("INSERT INTO boot VALUES (?)", (boot_id,))
+        return left
+
+    def _boot(self) -> str | None:
+        try:
+            row = self._db.execute("SELECT id FROM boot").fetchone()
+        except sqlite3.OperationalError:
+            return None
+        return row[0] if row else None
+
+    # Creates
+
+    def create(self, project: str, key: str) -> CreateRecord | None:
+        """What a create key led to."""
+        row = self._db.execute(
+            "SELECT body, sandbox_id, error, cancelled FROM creates WHERE project = ? AND key = ?", (project, key)
+        ).fetchone()
+        if row is None:
+            return None
+        error = None if row[2] is None else _any(row[2])
+        return CreateRecord(body=row[0], sandbox_id=row[1], error=error, cancelled=bool(row[3]))
+
+    def refuse_create(self, project: str, key: str, body: bytes, error: dict[str, Any], at: float) -> None:
+        """Remember the error of a key."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO creates VALUES (?,?,?,NULL,?,0,?)", (project, key, body, _pack(error), at)
+        )
+
+    def cancel_create(self, project: str, key: str, at: float) -> None:
+        """Remember that a key was cancelled, whether or not it was used."""
+        self._db.execute(
+            "INSERT INTO creates VALUES (?,?,NULL,NULL,NULL,1,?) ON CONFLICT DO UPDATE SET cancelled = 1",
+            (project, key, at),
+        )
+
+    def undo(self, record: SandboxRecord) -> None:
+        """Drop a sandbox that was not made, and its key unless that was cancelled."""
+        self.remove([record.id])
+        self._db.execute(
+            "DELETE FROM creates WHERE project = ? AND key = ? AND sandbox_id = ? AND NOT cancelled",
+            (record.project, record.key, record.id),
+        )
+
+    def expire_creates(self, before: float) -> None:
+        """Forget keys that are older than a time."""
+        self._db.execute("DELETE FROM creates WHERE at < ?", (before,))
+
+    # Execs
+
+    def begin_exec(self, record: ExecRecord) -> None:
+        """Commit the intent to start an exec."""
+        self._db.execute(
+            "INSERT INTO execs VALUES (?,?,?,?,?,?,NULL,NULL)",
+            (
+                record.sandbox_id,
+                record.exec_id,
+                record.body,
+                _pack(record.argv),
+                record.started_at,
+                record.is_main,
+            ),
+        )
+
+    def exec(self, sandbox_id: str, exec_id: str) -> ExecRecord | None:
+        """An exec by ID."""
+        rows = self._execs("sandbox_id = ? AND exec_id = ?", (sandbox_id, exec_id))
+        return rows[0] if rows else None
+
+    def execs(self, sandbox_id: str, *, unended: bool = False) -> list[ExecRecord]:
+        """The execs of a sandbox in order of their start; all, or those without an outcome."""
+        only = " AND result IS NULL AND error IS NULL" if unended else ""
+        return self._execs(f"sandbox_id = ?{only} ORDER BY started_at", (sandbox_id,))
+
+    def _execs(self, where: str, values: tuple[Any, ...]) -> list[ExecRecord]:
+        rows = self._db.execute(f"SELECT * FROM execs WHERE {where}", values)  # noqa: S608  (constant texts)
+        return [
+            ExecRecord(
+                sandbox_id=row[0],
+                exec_id=row[1],
+                body=row[2],
+                argv=_argv(row[3]),
+                started_at=row[4],
+                is_main=bool(row[5]),
+                end=None if row[6] is None else _end(row[6]),
+                error=None if row[7] is None else _any(row[7]),
+            )
+            for row in rows
+        ]
+
+    def end_exec(
+        self, sandbox_id: str, exec_id: str, *, end: ExecEnd | None = None, error: dict[str, Any] | None = None
+    ) -> bool:
+        """Commit an exec's outcome; False when it has one already, which stands, or is not known."""
+        done = self._db.execute(
+            "UPDATE execs SET result = ?, error = ? WHERE sandbox_id = ? AND exec_id = ?"
+            " AND result IS NULL AND error IS NULL",
+            (None if end is None else _pack(end), None if error is None else _pack(error), sandbox_id, exec_id),
+        )
+        return done.rowcount == 1
+
+    def drop_exec(self, sandbox_id: str, exec_id: str) -> None:
+        """Forget an exec that was not started."""
+        self._db.execute(
+            "DELETE FROM execs WHERE sandbox_id = ? AND exec_id = ? AND result IS NULL AND error IS NULL",
+            (sandbox_id, exec_id),
+        )

@@ -1,0 +1,243 @@
+"""One client's WebSocket and its connection to the runtime: opens are completed, ends noted, the rest is copied.
+
+Stream numbers carry over unchanged. Data frames are looked at, never decoded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import structlog
+
+from dsec.api import frames
+from dsec.api.frames import Kind
+from dsec.backends.link import FrameConnection
+from dsec.edge.core import Core
+from dsec.edge.execs import Execs, Opening
+from dsec.edge.telling import Told, tell_events, tell_logs
+from dsec.errors import DSecError, InvalidArgument, NodeError, PlatformError, ProtocolError, Unsupported
+
+__all__ = ["Relay"]
+
+_log = structlog.get_logger("dsec.edge.relay")
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_MOST_QUEUED = 1 << 20
+RESTART, PROTOCOL, UNREADABLE = 1012, 1002, 1003
+
+
+class Relay:
+    """The life of one WebSocket. ``run`` returns when either side is gone."""
+
+    def __init__(self, core: Core, execs: Execs, receive: Receive, send: Send) -> None:
+        self._core = core
+        self._execs = execs
+        self._receive = receive
+        self._send = send
+        self._openings: dict[int, Opening] = {}
+        self._told: dict[int, Told] = {}
+        self._out: deque[bytes] = deque()
+        self._queued = 0
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._paused = False
+        self._closing: int | None = None
+        self._runtime: FrameConnection | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Accept and copy until the client or the runtime hangs up."""
+        await self._receive()  # websocket.connect
+        try:
+            self._runtime = await self._core.link.dial(self._from_runtime, self._lost)
+        except NodeError:
+            await self._send({"type": "websocket.close", "code": RESTART})
+            return
+        try:
+            await self._send({"type": "websocket.accept"})
+            async with asyncio.TaskGroup() as self._tasks:
+                pump = self._tasks.create_task(self._pump())
+                client = self._tasks.create_task(self._from_client())
+                await asyncio.wait({pump, client}, return_when=asyncio.FIRST_COMPLETED)
+                for told in self._told.values():
+                    told.task.cancel()
+                pump.cancel()
+                client.cancel()
+        finally:
+            self._runtime.close()
+
+    # From the client
+
+    async def _from_client(self) -> None:
+        while True:
+            message = await self._receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            frame = message.get("bytes")
+            if frame is None:
+                self._close(UNREADABLE)
+                return
+            try:
+                await self._client_frame(frame)
+            except ProtocolError as error:
+                _log.warning("a client broke the protocol", error=error.message)
+                self._close(PROTOCOL)
+                return
+            except NodeError:
+                self._close(RESTART)
+                return
+
+    async def _client_frame(self, frame: bytes) -> None:
+        assert self._runtime is not None
+        stream, kind = frames.peek(frame)
+        if kind == Kind.OPEN:
+            self._open(frame)
+            return
+        told = self._told.get(stream)
+        if told is not None:
+            told.take(frames.decode(frame))
+            return
+        if kind not in (Kind.DATA, Kind.UNTIL, Kind.CLOSE):
+            raise ProtocolError(f"a client sends no frames of kind {kind}")
+        if stream not in self._openings:
+            return  # over: what was on its way is of no use any more
+        self._runtime.send(frame)
+        await self._runtime.drain()
+
+    def _open(self, frame: bytes) -> None:
+        parts = frames.decode(frame)
+        if len(parts) != 4 or not isinstance(parts[2], str) or not isinstance(parts[3], dict):
+            raise ProtocolError("an open frame has a method and parameters")
+        stream, method, params = parts[0], parts[2], parts[3]
+        if stream in self._openings or stream in self._told:
+            raise ProtocolError(f"stream {stream} is open")
+        try:
+            self._dispatch(stream, method, params)
+        except (ProtocolError, NodeError):
+            raise
+        except DSecError as error:
+            self._put(frames.error_frame(stream, error.to_wire()))
+        except Exception as error:
+            _log.exception("open failed", method=method)
+            wire = PlatformError(f"{method} failed: {type(error).__name__}: {error}").to_wire()
+            self._put(frames.error_frame(stream, wire))
+
+    def _dispatch(self, stream: int, method: str, params: dict[str, Any]) -> None:
+        if method == "exec":
+            self._forward(stream, self._execs.open(params))
+        elif method == "attach":
+            self._forward(stream, self._execs.attach(params))
+        elif method in ("logs", "events"):
+            tell = tell_logs if method == "logs" else tell_events
+            self._begin_told(stream, tell(self._core, params))
+        else:
+            raise Unsupported(f"this server has no method {method[:80]!r}")
+
+    def _forward(self, stream: int, opening: Opening) -> None:
+        assert self._runtime is not None
+        frame = frames.open_frame(stream, opening.method, opening.params)
+        if len(frame) > frames.MAX_FRAME_BYTES:
+            error = _too_long(len(frame))
+            self._execs.refused(opening, error.to_wire())
+            raise error
+        self._runtime.send(frame)
+        self._openings[stream] = opening
+
+    def _begin_told(self, stream: int, told: Told) -> None:
+        assert self._tasks is not None
+        self._told[stream] = told
+        told.task = self._tasks.create_task(self._tell(stream, told))
+
+    async def _tell(self, stream: int, told: Told) -> None:
+        try:
+            async for frame in told.frames(stream):
+                await self._room.wait()
+                self._put(frame)
+            self._put(frames.end_frame(stream, {}))
+        except NodeError:
+            self._close(RESTART)
+        except DSecError as error:
+            self._put(frames.error_frame(stream, error.to_wire()))
+        finally:
+            self._told.pop(stream, None)
+
+    # From the runtime
+
+    def _from_runtime(self, frame: bytes) -> None:
+        stream, kind = frames.peek(frame)
+        if kind in (Kind.END, Kind.ERROR):
+            opening = self._openings.pop(stream, None)
+            if opening is not None:
+                frame = self._over(frame, stream, kind, opening)
+        self._put(frame)
+        if self._queued > _MOST_QUEUED and not self._paused and self._runtime is not None:
+            self._paused = True
+            self._runtime.pause_reading()
+
+    def _over(self, frame: bytes, stream: int, kind: int, opening: Opening) -> bytes:
+        """Commit the outcome before anybody is told; a recorded one is told in place of the runtime's."""
+        content = frames.decode(frame)[2]
+        if opening.outcome is not None:
+            outcome = opening.outcome
+            if outcome.end is not None:
+                return frames.end_frame(stream, outcome.end)
+            if outcome.error is not None:
+                return frames.error_frame(stream, outcome.error)
+            return frame
+        if kind == Kind.END:
+            self._execs.ended(opening, content)
+        else:
+            self._execs.refused(opening, content)
+        return frame
+
+    def _lost(self) -> None:
+        self._close(RESTART)
+
+    # To the client
+
+    def _put(self, frame: bytes) -> None:
+        self._out.append(frame)
+        self._queued += len(frame)
+        if self._queued > _MOST_QUEUED:
+            self._room.clear()
+        self._wake.set()
+
+    def _close(self, code: int) -> None:
+        if self._closing is None:
+            self._closing = code
+        self._wake.set()
+
+    async def _pump(self) -> None:
+        try:
+            while True:
+                while self._out:
+                    frame = self._out.popleft()
+                    self._queued -= len(frame)
+                    await self._send({"type": "websocket.send", "bytes": frame})
+                self._has_room()
+                if self._closing is not None:
+                    await self._send({"type": "websocket.close", "code": self._closing})
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+        except (OSError, RuntimeError):
+            return  # the client is gone in the middle of a frame
+
+    def _has_room(self) -> None:
+        self._room.set()
+        if self._paused and self._runtime is not None:
+            self._paused = False
+            self._runtime.resume_reading()
+
+
+def _too_long(size: int) -> DSecError:
+    return InvalidArgument(
+        f"the request is {size} bytes long, more than {frames.MAX_FRAME_BYTES}",
+        remedy="Write a file and run it, or send it on standard input",
+    )

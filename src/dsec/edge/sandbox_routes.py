@@ -1,0 +1,195 @@
+"""Routes of sandboxes and their execs."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from dsec.api.types import (
+    CreateRequest,
+    KillRequest,
+    SandboxInfo,
+    SandboxState,
+    StopFilter,
+    StopRequest,
+    Usage,
+)
+from dsec.edge.core import Core
+from dsec.edge.creates import Creates
+from dsec.edge.ends import Ends
+from dsec.edge.execs import Execs
+from dsec.edge.record import SandboxRecord, info_of, stopped_of, usage_of
+from dsec.edge.specs import whole_ms
+from dsec.edge.web import answered, body_as, disconnected, json_answer, principal_of, query_of
+from dsec.errors import InvalidArgument, NotFound, Unsupported
+
+__all__ = ["sandbox_routes"]
+
+_LIVE = frozenset({"creating", "running", "paused"})
+_ENDED = frozenset({"stopped", "lost"})
+_CLIENT_GONE = 499
+
+
+class _Sandboxes:
+    """The answers."""
+
+    def __init__(self, core: Core, creates: Creates, ends: Ends, execs: Execs) -> None:
+        self._core = core
+        self._creates = creates
+        self._ends = ends
+        self._execs = execs
+
+    def _record(self, request: Request) -> SandboxRecord:
+        return self._core.find(request.path_params["id"])
+
+    async def create(self, request: Request) -> Response:
+        asked = await body_as(request, CreateRequest)
+        record = await self._creates.create(asked, principal_of(request), disconnected(request))
+        return Response(status_code=_CLIENT_GONE) if record is None else json_answer(info_of(record))
+
+    async def cancel(self, request: Request) -> Response:
+        record = await self._creates.cancel(request.path_params["key"], principal_of(request))
+        return json_answer({"sandbox_id": None if record is None else record.id})
+
+    async def find(self, request: Request) -> Response:
+        query = query_of(request, "state", "label", "name", "job", "mine")
+        if "job" in query:
+            raise Unsupported("job: jobs come later")
+        states = _states(query.get("state", []))
+        labels = _labels(query.get("label", []))
+        names = query.get("name", [])
+        mine = principal_of(request) if query.get("mine", [""])[0].lower() in ("1", "true", "yes") else None
+        found: list[SandboxInfo] = []
+        if states & _LIVE:
+            found += [info_of(each) for each in self._core.live.values() if _fits(each, states, labels, names, mine)]
+        if states & _ENDED:
+            ended = self._core.records.ended()
+            found += [info_of(each) for each in ended if _fits(each, states, labels, names, mine)]
+        return json_answer({"sandboxes": found})
+
+    async def info(self, request: Request) -> Response:
+        record = self._record(request)
+        usage = None
+        if record.state is SandboxState.RUNNING:
+            try:
+                usage = await self._usage(record)
+            except NotFound:
+                usage = None  # it ends at this moment: its record has the last numbers
+        return json_answer(info_of(record, usage))
+
+    async def _usage(self, record: SandboxRecord) -> Usage:
+        return usage_of(record, await self._core.backend.usage(record.id), self._core.clock())
+
+    async def usage(self, request: Request) -> Response:
+        record = self._record(request)
+        if record.state is SandboxState.RUNNING:
+            return json_answer(await self._usage(record))
+        usage = info_of(record).usage
+        if usage is None:
+            raise NotFound("nothing was measured yet", sandbox_id=record.id)
+        return json_answer(usage)
+
+    async def story(self, request: Request) -> Response:
+        return json_answer({"story": self._record(request).story})
+
+    async def stop(self, request: Request) -> Response:
+        asked = await body_as(request, StopRequest)
+        if asked.keep != "nothing":
+            raise Unsupported(f"keep={asked.keep!r}: keeping disks comes later", remedy="Leave keep out")
+        record = self._record(request)
+        grace_ms = _grace_ms(asked.grace_s)
+        record = await self._ends.stop(record, actor=principal_of(request), grace_ms=grace_ms)
+        return json_answer(stopped_of(record))
+
+    async def delete(self, request: Request) -> Response:
+        query = query_of(request, "force")
+        force = query.get("force", [""])[0].lower() in ("1", "true", "yes")
+        await self._ends.delete(self._record(request), actor=principal_of(request), force=force)
+        return json_answer({})
+
+    async def stop_many(self, request: Request) -> Response:
+        asked = await body_as(request, StopFilter)
+        if asked.job is not None:
+            raise Unsupported("job: jobs come later")
+        if not asked.mine and not asked.labels:
+            raise InvalidArgument("a filter is required", remedy="Give labels, or mine=true")
+        me = principal_of(request)
+        labels = asked.labels or {}
+        records = [each for each in self._core.live.values() if _fits(each, _LIVE, labels, [], me)]
+        return json_answer(await self._ends.stop_many(records, actor=me))
+
+    async def execs(self, request: Request) -> Response:
+        return json_answer({"execs": await self._execs.list(self._record(request))})
+
+    async def exec(self, request: Request) -> Response:
+        return json_answer(await self._execs.info(self._record(request), request.path_params["exec_id"]))
+
+    async def kill(self, request: Request) -> Response:
+        asked = await body_as(request, KillRequest)
+        if asked.signal is not None and not 1 <= asked.signal <= 64:
+            raise InvalidArgument(f"no signal has the number {asked.signal}")
+        record, exec_id = self._record(request), request.path_params["exec_id"]
+        await self._execs.kill(record, exec_id, signal=asked.signal, grace_ms=_grace_ms(asked.grace_s))
+        return json_answer({})
+
+
+def _grace_ms(grace_s: float) -> int:
+    if not 0 <= grace_s <= 3600:
+        raise InvalidArgument(f"grace_s must be between 0 and 3600, not {grace_s:g}")
+    return whole_ms(grace_s)
+
+
+def _states(asked: list[str]) -> frozenset[str]:
+    names = {name for each in asked for name in each.split(",") if name}
+    if not names:
+        return _LIVE
+    if "all" in names:
+        return _LIVE | _ENDED
+    unknown = names - {str(each) for each in SandboxState}
+    if unknown:
+        raise InvalidArgument(f"unknown state {min(unknown)!r}")
+    return frozenset(names)
+
+
+def _labels(asked: list[str]) -> dict[str, str]:
+    labels = {}
+    for each in asked:
+        name, separator, value = each.partition("=")
+        if not name or not separator:
+            raise InvalidArgument(f"a label filter is NAME=VALUE, not {each[:80]!r}")
+        labels[name] = value
+    return labels
+
+
+def _fits(
+    record: SandboxRecord, states: frozenset[str], labels: dict[str, str], names: list[str], principal: str | None
+) -> bool:
+    return (
+        record.state in states
+        and (principal is None or record.principal == principal)
+        and (not names or record.name in names)
+        and all(record.labels.get(name) == value for name, value in labels.items())
+    )
+
+
+def sandbox_routes(core: Core, creates: Creates, ends: Ends, execs: Execs) -> list[BaseRoute]:
+    """All of them."""
+    own = _Sandboxes(core, creates, ends, execs)
+    one = "/v1/sandboxes/{id}"
+    return [
+        Route("/v1/sandboxes", answered(own.create), methods=["POST"]),
+        Route("/v1/sandboxes", answered(own.find), methods=["GET"]),
+        Route(one, answered(own.info), methods=["GET"]),
+        Route(one, answered(own.delete), methods=["DELETE"]),
+        Route(one + "/stop", answered(own.stop), methods=["POST"]),
+        Route(one + "/story", answered(own.story), methods=["GET"]),
+        Route(one + "/usage", answered(own.usage), methods=["GET"]),
+        Route(one + "/execs", answered(own.execs), methods=["GET"]),
+        Route(one + "/execs/{exec_id}", answered(own.exec), methods=["GET"]),
+        Route(one + "/execs/{exec_id}/kill", answered(own.kill), methods=["POST"]),
+        Route("/v1/creates/{key:path}", answered(own.cancel), methods=["DELETE"]),
+        Route("/v1/stop", answered(own.stop_many), methods=["POST"]),
+    ]
+
+

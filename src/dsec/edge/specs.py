@@ -1,0 +1,203 @@
+"""Complete requests to the runtime, from records and from what a client asked. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import msgspec
+
+from dsec.api import ids
+from dsec.api.types import CreateRequest
+from dsec.backends.wire import ExecSpec, SandboxSpec
+from dsec.edge.demands import check_env
+from dsec.edge.record import SandboxRecord, hostname_of
+from dsec.errors import InvalidArgument, Unsupported
+
+__all__ = [
+    "MAX_OUTPUT_BYTES",
+    "ExecRequest",
+    "canonical_create",
+    "canonical_exec",
+    "exec_spec",
+    "main_exec_id",
+    "parse_exec",
+    "sandbox_spec",
+    "whole_ms",
+]
+
+MAX_OUTPUT_BYTES = 64 << 20
+_DEFAULT_OUTPUT_BYTES = 10 << 20
+_SHELLS = [b"/bin/bash", b"/bin/sh"]
+_MAIN_KEY = "main process"
+"""Has a space, so that it is no caller's key."""
+_MOST_ARGV_BYTES = 4 << 20
+_FOREVER_S = 10.0**9
+
+_canonical = msgspec.json.Encoder(order="sorted").encode
+_canonical_packed = msgspec.msgpack.Encoder(order="sorted").encode
+
+
+class ExecRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of the WebSocket's ``exec``."""
+
+    sandbox_id: str
+    key: str
+    argv: list[bytes] | None = None
+    shell: str | None = None
+    login: bool = False
+    cwd: str | None = None
+    env: dict[str, str] | None = None
+    user: str | None = None
+    timeout_s: float | None = None
+    grace_s: float = 2.0
+    stdin: bool = False
+    max_output_bytes: int = _DEFAULT_OUTPUT_BYTES
+    backpressure: bool = False
+    mode: str = "collect"
+    credit: dict[int, int] = {}
+
+
+_NOT_BODY = ("mode", "credit", "max_output_bytes")
+
+
+def canonical_exec(request: ExecRequest) -> bytes:
+    """Hash of what is run: how its output is fetched is left out."""
+    fields = msgspec.structs.asdict(request)
+    for name in _NOT_BODY:
+        del fields[name]
+    return hashlib.sha256(_canonical_packed(fields)).digest()
+
+
+def canonical_create(request: CreateRequest) -> bytes:
+    """Hash of what is made: how long the caller waits is left out."""
+    fields = msgspec.structs.asdict(request)
+    for name in ("deadline_s", "on_full"):
+        del fields[name]
+    return hashlib.sha256(_canonical(fields)).digest()
+
+
+def parse_exec(params: Any) -> ExecRequest:
+    """Check an ``exec``; raises Unsupported (naming an unknown field) or InvalidArgument."""
+    try:
+        request = msgspec.convert(params, ExecRequest, strict=False)
+    except msgspec.ValidationError as error:
+        raise refused(error) from None
+    ids.check_key(request.key)
+    if (request.argv is None) == (request.shell is None):
+        raise InvalidArgument("an exec has either argv or shell")
+    if request.argv is not None:
+        _check_argv(request.argv)
+    if request.shell is not None and "\0" in request.shell:
+        raise InvalidArgument("the script contains a NUL byte")
+    if request.mode not in ("collect", "stream", "detach"):
+        raise InvalidArgument(f"unknown mode {request.mode!r}")
+    if request.timeout_s is not None and not 0 < request.timeout_s < _FOREVER_S:
+        raise InvalidArgument(f"timeout_s must be above 0, not {request.timeout_s}")
+    if not 0 <= request.grace_s <= 3600:
+        raise InvalidArgument(f"grace_s must be between 0 and 3600, not {request.grace_s}")
+    check_output_bytes(request.max_output_bytes)
+    if request.cwd is not None and not request.cwd.startswith("/"):
+        raise InvalidArgument(f"cwd must be an absolute path, not {request.cwd!r}", phase="cwd")
+    check_env(request.env or {})
+    return request
+
+
+def check_output_bytes(number: int) -> None:
+    """Raise InvalidArgument unless it is at most 64 MiB."""
+    if not 0 <= number <= MAX_OUTPUT_BYTES:
+        raise InvalidArgument(f"max_output_bytes must be between 0 and {MAX_OUTPUT_BYTES}, not {number}")
+
+
+def _check_argv(argv: list[bytes]) -> None:
+    if not argv or not argv[0]:
+        raise InvalidArgument("argv is empty")
+    if any(b"\0" in each for each in argv):
+        raise InvalidArgument("an argument contains a NUL byte")
+    if sum(map(len, argv)) > _MOST_ARGV_BYTES:
+        raise InvalidArgument(f"the arguments are longer than {_MOST_ARGV_BYTES} bytes")
+
+
+def refused(error: msgspec.ValidationError) -> InvalidArgument | Unsupported:
+    """The typed error of a request of the wrong shape: Unsupported for an unknown field, naming it."""
+    text = str(error)
+    if "unknown field" in text:
+        return Unsupported(f"this server does not know the request's {text.partition('unknown ')[2]}")
+    return InvalidArgument(text)
+
+
+def exec_spec(record: SandboxRecord, request: ExecRequest, exec_id: str) -> ExecSpec:
+    """The complete request: image's env under sandbox's under exec's, default directory and user."""
+    env = record.env | request.env if request.env else record.env
+    shell = None if request.shell is None else request.shell.encode(errors="surrogateescape")
+    timeout_s = record.exec_timeout_s if request.timeout_s is None else request.timeout_s
+    return ExecSpec(
+        exec_id=exec_id,
+        sandbox_id=record.id,
+        argv=request.argv or [b"sh", b"-lc" if request.login else b"-c", shell or b""],
+        programs=None if shell is None else _SHELLS,
+        env=_env(env),
+        cwd=(request.cwd or record.workdir).encode(errors="surrogateescape"),
+        create_cwd=request.cwd is None,
+        user=record.user if request.user is None else request.user,
+        timeout_ms=None if timeout_s is None else whole_ms(timeout_s),
+        grace_ms=whole_ms(request.grace_s),
+        stdin=request.stdin,
+        backpressure=request.backpressure,
+        max_output_bytes=request.max_output_bytes,
+        is_main=False,
+    )
+
+
+def main_exec_id(sandbox_id: str) -> str:
+    """ID of a sandbox's main process."""
+    return ids.exec_id(sandbox_id, _MAIN_KEY)
+
+
+def sandbox_spec(record: SandboxRecord) -> SandboxSpec:
+    """What the runtime is asked to make; the same for each try."""
+    return SandboxSpec(
+        sandbox_id=record.id,
+        layers=record.layers,
+        memory_bytes=record.demand.memory_bytes,
+        cpu_milli=record.demand.cpu_milli,
+        pids=record.demand.pids,
+        disk_bytes=record.demand.disk_bytes,
+        shm_bytes=record.shm_bytes,
+        hostname=hostname_of(record.id, record.name),
+        profile="default",
+        idle_timeout_ms=whole_ms(record.idle_timeout_s),
+        lifetime_ms=whole_ms(record.lifetime_s),
+        main=_main(record),
+    )
+
+
+def _main(record: SandboxRecord) -> ExecSpec | None:
+    if record.command is None:
+        return None
+    return ExecSpec(
+        exec_id=main_exec_id(record.id),
+        sandbox_id=record.id,
+        argv=[each.encode(errors="surrogateescape") for each in record.command],
+        programs=None,
+        env=_env(record.env),
+        cwd=record.workdir.encode(errors="surrogateescape"),
+        create_cwd=True,
+        user=record.user,
+        timeout_ms=None,
+        grace_ms=2000,
+        stdin=False,
+        backpressure=False,
+        max_output_bytes=_DEFAULT_OUTPUT_BYTES,
+        is_main=True,
+    )
+
+
+def _env(env: dict[str, str]) -> list[bytes]:
+    return [f"{name}={value}".encode(errors="surrogateescape") for name, value in env.items()]
+
+
+def whole_ms(seconds: float) -> int:
+    """Milliseconds, at least 1 for anything above 0."""
+    return math.ceil(seconds * 1000)
