@@ -1,6 +1,24 @@
 //! Spawn plans and the forked code that executes them.
 //!
 //! Linked into the keeper (containers) and, later, the guest agent (VMs), so that a session means the same
-//! on both. Nothing here decides: [`plan`] is data, the rest carries it out.
+//! on both. Nothing here decides: [`plan`] is data, the rest carries it out. [`launch`] is the parent's side
+//! (one clone, with the credentials and namespaces it needs around it), `child` the other one: it walks
+//! through the steps, tells the parent by [`status`] how far it came, and never returns.
 
+mod capabilities;
+pub mod check;
+mod child;
+mod exec;
+mod failing;
+mod fdmap;
+mod file_op;
+mod file_target;
+mod in_root;
+pub mod launch;
+mod mounts;
+pub mod passwd;
 pub mod plan;
+pub mod status;
+mod steps;
+mod sys;
+mod users;

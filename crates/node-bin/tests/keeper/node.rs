@@ -1,0 +1,95 @@
+//! A keeper in a directory of its own, ended with the test.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::{json, Value};
+
+use super::client::Client;
+
+pub const KEEPER: &str = env!("CARGO_BIN_EXE_dsec-keeper");
+pub const INIT: &str = env!("CARGO_BIN_EXE_dsec-init");
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+pub struct Node {
+    pub dir: PathBuf,
+    pub child: Child,
+    pub ready: Value,
+}
+
+/// A fresh directory.
+pub fn directory() -> PathBuf {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let dir =
+        std::env::temp_dir().join(format!("dsec-keeper-test-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    dir
+}
+
+/// Write a table into a directory.
+pub fn table(dir: &std::path::Path, services: Value) -> PathBuf {
+    let path = dir.join("table.json");
+    let table = json!({"run_dir": dir.join("run"), "services": services});
+    std::fs::write(&path, table.to_string()).expect("written");
+    path
+}
+
+impl Node {
+    /// A keeper without services.
+    pub fn start() -> Self {
+        let dir = directory();
+        Self::with_services(dir, json!([]))
+    }
+
+    pub fn with_services(dir: PathBuf, services: Value) -> Self {
+        let table = table(&dir, services);
+        let mut child = Command::new(KEEPER)
+            .arg("--table")
+            .arg(table)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the keeper starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        let ready = serde_json::from_str(&line).expect("the line is JSON");
+        Self { dir, child, ready }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("run/keeper.sock")
+    }
+
+    /// A connected runtime.
+    pub fn runtime(&self) -> Client {
+        let mut client = Client::dial(&self.socket());
+        client.hello("runtime").expect("welcome");
+        client
+    }
+
+    /// A connected command line.
+    pub fn control(&self) -> Client {
+        let mut client = Client::dial(&self.socket());
+        client.hello("control").expect("welcome");
+        client
+    }
+
+    /// Tell it to end, and wait: its exit code.
+    pub fn stop(&mut self) -> Option<i32> {
+        let pid = i32::try_from(self.child.id()).expect("a PID");
+        // SAFETY: a signal to a child that is not yet waited for.
+        unsafe { libc::kill(pid, libc::SIGTERM) };
+        self.child.wait().expect("waited").code()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop();
+        std::fs::remove_dir_all(&self.dir).expect("the directory goes");
+    }
+}
