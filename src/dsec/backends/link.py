@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dsec.api import frames
 from dsec.errors import NodeError, ProtocolError, error_from_wire
@@ -41,8 +41,7 @@ class FrameConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Part of asyncio.Protocol."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by type
 
     def data_received(self, data: bytes) -> None:
         """Part of asyncio.Protocol."""

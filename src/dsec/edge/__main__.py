@@ -84,5 +84,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-

@@ -71,6 +71,8 @@ class Edge:
         self._recovery = Recovery(self.core, self.creates, self.ends)
         self._tasks: asyncio.TaskGroup | None = None
         self._watch: asyncio.Task[None] | None = None
+        self.recovered = False
+        """Whether records and runtime agreed once since the start."""
         self.app = self._application()
 
     @property
@@ -87,6 +89,7 @@ class Edge:
     async def running(self) -> AsyncIterator[None]:
         """Adopt what the records say, work in the background; at the end leave everything as it is."""
         self._adopt()
+        failure: Exception | None = None
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 background = [
@@ -102,12 +105,16 @@ class Edge:
                 ]
                 try:
                     yield
+                except Exception as error:
+                    failure = error  # raised below, so that it does not come wrapped in the group's
                 finally:
                     for task in (*background, *self._attempts(), *([self._watch] if self._watch else [])):
                         task.cancel()
         finally:
             await self.core.images.aclose()
             self.core.records.close()
+        if failure is not None:
+            raise failure
 
     def _attempts(self) -> list[asyncio.Task[None]]:
         return [each.task for each in self.creates.under_way.values() if each.task is not None]
@@ -131,6 +138,7 @@ class Edge:
         self._watch = self._tasks.create_task(self._listen())
         await self._recovery.run()
         await self._recovery.settle_execs()
+        self.recovered = True
         found = await self.core.backend.fingerprint()
         self.core.features, self.core.refusal = found.features, found.refusal
         await self._measure()

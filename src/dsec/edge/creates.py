@@ -413,9 +413,7 @@ def _full(field: str, waiting: int) -> CapacityError:
 
 def _too_late(attempt: Attempt) -> DSecError:
     if attempt.phase == "admission":
-        return CapacityError(
-            "the node was full until the deadline", phase="admission", retry_after_s=_RETRY_AFTER_S
-        )
+        return CapacityError("the node was full until the deadline", phase="admission", retry_after_s=_RETRY_AFTER_S)
     return DeadlineExceeded(
         f"the deadline of {attempt.request.deadline_s:g} s passed in phase {attempt.phase}", phase=attempt.phase
     )

@@ -130,5 +130,3 @@ class Ends:
 
 def _actor(cause: str) -> str:
     return {"idle": "runtime", "lifetime": "runtime", "lease": "runtime", "main-exited": "sandbox"}.get(cause, "node")
-
-

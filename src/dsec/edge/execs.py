@@ -72,9 +72,7 @@ class Execs:
         if known is None:
             self._begin(record, request, spec.argv, exec_id, body)
         params = msgspec.structs.asdict(spec) | {"mode": request.mode, "credit": request.credit}
-        return Opening(
-            method="exec.start", params=params, sandbox_id=record.id, exec_id=exec_id, began=known is None
-        )
+        return Opening(method="exec.start", params=params, sandbox_id=record.id, exec_id=exec_id, began=known is None)
 
     def _begin(
         self, record: SandboxRecord, request: ExecRequest, argv: list[bytes], exec_id: str, body: bytes
@@ -102,9 +100,7 @@ class Execs:
             check_output_bytes(request.max_output_bytes)
         record = self._core.find(request.sandbox_id)
         known = self.known(record, request.exec_id)
-        return self._again(
-            record, known, request.mode, request.offsets, request.credit, request.max_output_bytes
-        )
+        return self._again(record, known, request.mode, request.offsets, request.credit, request.max_output_bytes)
 
     def known(self, record: SandboxRecord, exec_id: str) -> ExecRecord:
         """An exec of a sandbox; raises NotFound."""

@@ -178,5 +178,3 @@ def file_routes(core: Core) -> list[BaseRoute]:
         Route(path, answered(own.read), methods=["GET"]),
         Route(path, answered(own.write), methods=["PUT"]),
     ]
-
-

@@ -93,9 +93,7 @@ class _Images:
 
         return _progressing(work)
 
-    async def _import_stream(
-        self, request: Request, transport: str, reference: str | None
-    ) -> Response:
+    async def _import_stream(self, request: Request, transport: str, reference: str | None) -> Response:
         if transport == "docker-archive":
             image = await self._images.import_stream("docker-archive", request.stream(), reference)
         elif transport == "oci":

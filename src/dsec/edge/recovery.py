@@ -83,9 +83,7 @@ class Recovery:
         """Bring records and runtime together; raises NodeError when the link breaks again meanwhile."""
         core = self._core
         # Taken before the runtime is asked: what begins to run after that is not missing.
-        recorded = {
-            each.id: each.state for each in core.live.values() if not self._creates.is_under_way(each.id)
-        }
+        recorded = {each.id: each.state for each in core.live.values() if not self._creates.is_under_way(each.id)}
         under_way = {each.sandbox_id for each in self._creates.under_way.values()}
         found = {each.sandbox_id: each for each in await core.backend.recover()}
         cancelled = frozenset(each for each, state in recorded.items() if self._is_cancelled(each, state))

@@ -191,5 +191,3 @@ def sandbox_routes(core: Core, creates: Creates, ends: Ends, execs: Execs) -> li
         Route("/v1/creates/{key:path}", answered(own.cancel), methods=["DELETE"]),
         Route("/v1/stop", answered(own.stop_many), methods=["POST"]),
     ]
-
-

@@ -1,0 +1,498 @@
+"""A runtime in memory that speaks ``runtime.sock``, and can be held at any call, cut off, restarted and robbed.
+
+Its state outlives its connections, as the real one's does; ``lose_all`` is the keeper's death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from dsec.api import frames
+from dsec.api.frames import STDERR, STDIN, STDOUT, Kind
+from dsec.errors import (
+    Conflict,
+    DSecError,
+    FileMissing,
+    NotFound,
+    SandboxGone,
+    Unsupported,
+    error_from_wire,
+)
+from dsec.testing.fake_programs import FakeExec
+
+__all__ = ["FakeRuntime", "Gate"]
+
+_WINDOW = 1 << 20
+_INPUT_WINDOW = 256 * 1024
+
+
+class Gate:
+    """Holds one call of a method: ``reached`` is set when it gets there, ``open`` lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self._open = asyncio.Event()
+
+    def open(self) -> None:
+        """Let the call go on."""
+        self._open.set()
+
+    async def wait(self) -> None:
+        """Be held."""
+        self.reached.set()
+        await self._open.wait()
+
+
+class FakeSandbox:
+    """A sandbox in memory."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec = spec
+        self.started_at = time.time()
+        self.execs: dict[str, FakeExec] = {}
+        self.files: dict[bytes, tuple[bytes, int]] = {}
+        self.end: dict[str, Any] | None = None
+
+
+class FakeRuntime:
+    """The server. ``calls`` lists (method, params) in the order of their arrival."""
+
+    def __init__(self, socket: Path, *, boot_id: str = "boot-1") -> None:
+        self.socket = socket
+        self.boot_id = boot_id
+        self.sandboxes: dict[str, FakeSandbox] = {}
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.killed_before: set[str] = set()
+        self.removed_output: list[str] = []
+        self.features: list[dict[str, Any]] = []
+        self.failures: dict[str, DSecError] = {}
+        """Method → the error of its next call."""
+        self.stats: dict[str, int] = {"pool_bytes": 64 << 30, "descriptors_limit": 20_000}
+        self.forgotten: dict[str, FakeSandbox] = {}
+        self._gates: dict[tuple[str, str], list[Gate]] = {}
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+        self._subscribers: list[Callable[[dict[str, Any]], None]] = []
+
+    async def __aenter__(self) -> FakeRuntime:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listen."""
+        self.socket.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._serve, str(self.socket))
+
+    async def stop(self) -> None:
+        """Stop listening and hang up; the state stays."""
+        if self._server is not None:
+            self._server.close()
+        await self.drop_connections()
+        self.socket.unlink(missing_ok=True)
+
+    async def drop_connections(self) -> None:
+        """Hang up on everybody."""
+        for connection in list(self._connections):
+            await connection.close()
+
+    def hold(self, method: str, when: str = "before") -> Gate:
+        """Hold the next call of a method ``before`` it acts, or ``after`` (it has acted and not yet answered)."""
+        gate = Gate()
+        self._gates.setdefault((method, when), []).append(gate)
+        return gate
+
+    async def pass_gate(self, method: str, when: str) -> None:
+        """Wait at the gate, if there is one."""
+        gates = self._gates.get((method, when))
+        if gates:
+            await gates.pop(0).wait()
+
+    def called(self, method: str) -> list[dict[str, Any]]:
+        """Parameters of all calls of a method."""
+        return [params for name, params in self.calls if name == method]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = _Connection(self, reader, writer)
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self._connections.discard(connection)
+
+    # What happens
+
+    def subscribe(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        """Take the place of the one subscriber of events."""
+        self._subscribers[:] = [tell]
+
+    def _event(self, event: dict[str, Any]) -> None:
+        for tell in self._subscribers:
+            tell(event)
+
+    def exec_ended(self, sandbox_id: str, found: FakeExec) -> None:
+        """Tell of the end of an exec, and of its sandbox when it was the main process."""
+        self._event({"type": "exec.ended", "sandbox_id": sandbox_id, "end": found.end})
+        if found.spec["is_main"] and found.end is not None:
+            self.end_sandbox(sandbox_id, "main-exited", exit_code=found.end["exit_code"])
+
+    def finish_exec(self, sandbox_id: str, exec_id: str, exit_code: int = 0) -> None:
+        """End a ``sleep``."""
+        found = self.sandboxes[sandbox_id].execs[exec_id]
+        found.finish(exit_code)
+        self.exec_ended(sandbox_id, found)
+
+    def end_sandbox(self, sandbox_id: str, cause: str, *, exit_code: int | None = None) -> dict[str, Any]:
+        """End a sandbox: SandboxEnd."""
+        sandbox = self.sandboxes[sandbox_id]
+        if sandbox.end is None:
+            sandbox.end = {
+                "sandbox_id": sandbox_id,
+                "cause": cause,
+                "ended_at": time.time(),
+                "exit_code": exit_code,
+                "usage": self.use(),
+                "proof": {"processes": 0, "waited_ns": 1000},
+            }
+            gone = SandboxGone(f"the sandbox has ended: {cause}", sandbox_id=sandbox_id, cause=cause).to_wire()
+            for each in sandbox.execs.values():
+                each.lose(gone)
+            self._event({"type": "sandbox.ended", "end": sandbox.end})
+        return sandbox.end
+
+    def lose_all(self) -> None:
+        """The keeper has died: nothing is left."""
+        self.sandboxes.clear()
+
+    @staticmethod
+    def use() -> dict[str, Any]:
+        """Usage."""
+        return {
+            "cpu_ns": 1_000_000, "memory_bytes": 4096, "memory_peak_bytes": 8192, "disk_bytes": 4096, "pids": 1,
+            "pids_peak": 3, "oom_kills": 0, "read_bytes": None, "written_bytes": None,
+        }  # fmt: skip
+
+    def find(self, sandbox_id: str) -> FakeSandbox:
+        """A sandbox; raises NotFound."""
+        found = self.sandboxes.get(sandbox_id)
+        if found is None:
+            raise NotFound("no such sandbox", sandbox_id=sandbox_id)
+        return found
+
+    def live(self, sandbox_id: str) -> FakeSandbox:
+        """A live sandbox; raises NotFound or SandboxGone."""
+        found = self.find(sandbox_id)
+        if found.end is not None:
+            cause = found.end["cause"]
+            raise SandboxGone(f"the sandbox has ended: {cause}", sandbox_id=sandbox_id, cause=cause)
+        return found
+
+    def find_exec(self, sandbox_id: str, exec_id: str) -> FakeExec:
+        """An exec; raises NotFound."""
+        found = self.find(sandbox_id).execs.get(exec_id)
+        if found is None:
+            raise NotFound("no such exec", sandbox_id=sandbox_id, exec_id=exec_id)
+        return found
+
+    # Unary methods
+
+    def answer(self, method: str, params: dict[str, Any]) -> Any:
+        """The result of a unary method; raises its error."""
+        failure = self.failures.pop(method, None)
+        if failure is not None:
+            raise failure
+        answer = getattr(self, "_" + method.replace(".", "_"), None)
+        if answer is None:
+            raise Unsupported(f"no method {method}")
+        return answer(params)
+
+    def _hello(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {"version": params["version"], "boot_id": self.boot_id, "node": "test", "capabilities": {}}
+
+    def _probe(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"features": self.features}
+
+    def _stats(self, _: dict[str, Any]) -> dict[str, Any]:
+        return self.stats | {"sandboxes": len(self.sandboxes)}
+
+    def _sandbox_create(self, params: dict[str, Any]) -> dict[str, Any]:
+        sandbox_id = params["sandbox_id"]
+        known = self.sandboxes.get(sandbox_id)
+        existing = known is not None
+        if known is None:
+            sandbox = FakeSandbox(params)
+            main = params["main"]
+            if main is not None:
+                sandbox.execs[main["exec_id"]] = FakeExec(main)
+            self.sandboxes[sandbox_id] = known = sandbox
+            for each in sandbox.execs.values():
+                each.run()
+                if each.end is not None:
+                    self.exec_ended(sandbox_id, each)
+        return {
+            "sandbox_id": sandbox_id, "started_at": known.started_at, "slot": len(self.sandboxes),
+            "existing": existing, "phases": {"clone": 900, "overlay": 300},
+        }  # fmt: skip
+
+    def _sandbox_stop(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.find(params["sandbox_id"])
+        return self.end_sandbox(params["sandbox_id"], params["cause"])
+
+    def _sandbox_forget(self, params: dict[str, Any]) -> dict[str, Any]:
+        for each in params["sandbox_ids"]:
+            if each in self.sandboxes and self.sandboxes[each].end is None:
+                raise Conflict("the sandbox lives", sandbox_id=each)
+        for each in params["sandbox_ids"]:
+            if each in self.sandboxes:
+                self.forgotten[each] = self.sandboxes.pop(each)
+        return {}
+
+    def _sandbox_list(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "sandboxes": [
+                {
+                    "sandbox_id": sandbox_id,
+                    "state": "running" if each.end is None else "ended",
+                    "started_at": each.started_at,
+                    "last_activity_at": each.started_at,
+                    "execs_running": sum(not found.is_over for found in each.execs.values()),
+                    "end": each.end,
+                }
+                for sandbox_id, each in self.sandboxes.items()
+            ]
+        }
+
+    def _sandbox_usage(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.live(params["sandbox_id"])
+        return self.use()
+
+    def _exec_kill(self, params: dict[str, Any]) -> dict[str, Any]:
+        sandbox = self.live(params["sandbox_id"])
+        found = sandbox.execs.get(params["exec_id"])
+        if found is None:
+            self.killed_before.add(params["exec_id"])
+        elif not found.is_over:
+            if params["signal"] is None:
+                found.finish(None, ended="cancelled", signal=15)
+            else:
+                found.finish(None, ended="signalled", signal=params["signal"])
+            self.exec_ended(params["sandbox_id"], found)
+        return {}
+
+    def _exec_ack(self, params: dict[str, Any]) -> dict[str, Any]:
+        for sandbox in self.sandboxes.values():
+            for each in params["exec_ids"]:
+                if each in sandbox.execs:
+                    sandbox.execs[each].acked = True
+        return {}
+
+    def _exec_list(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {"execs": [each.state() for each in self.find(params["sandbox_id"]).execs.values()]}
+
+    def _output_remove(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.removed_output += params["sandbox_ids"]
+        for each in params["sandbox_ids"]:
+            self.forgotten.pop(each, None)
+        return {}
+
+    def _layer_evict(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {"evicted": params["digests"]}
+
+    # Execs
+
+    def begin(self, params: dict[str, Any]) -> FakeExec:
+        """Start an exec; one that is known is returned. Raises SandboxGone, ExecutableNotFound."""
+        sandbox = self.live(params["sandbox_id"])
+        known = sandbox.execs.get(params["exec_id"])
+        if known is not None:
+            return known
+        found = FakeExec(params)
+        sandbox.execs[found.exec_id] = found
+        if found.exec_id in self.killed_before:
+            found.finish(None, ended="cancelled")
+        else:
+            found.run()
+        if found.end is not None:
+            self.exec_ended(params["sandbox_id"], found)
+        return found
+
+    def kept(self, sandbox_id: str, exec_id: str) -> FakeExec:
+        """An exec of a live sandbox or of a forgotten one whose output is kept."""
+        forgotten = self.forgotten.get(sandbox_id)
+        if forgotten is not None and exec_id in forgotten.execs:
+            return forgotten.execs[exec_id]
+        return self.find_exec(sandbox_id, exec_id)
+
+
+class _Connection:
+    """One connection and the tasks of its streams."""
+
+    def __init__(self, runtime: FakeRuntime, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._runtime = runtime
+        self._reader = reader
+        self._writer = writer
+        self._credit: dict[int, dict[int, int]] = {}
+        self._moved: dict[int, asyncio.Event] = {}
+        self._input: dict[int, Callable[[int, bytes], None]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Read frames until the other side hangs up."""
+        try:
+            while True:
+                length = int.from_bytes(await self._reader.readexactly(4), "big")
+                self._frame(frames.decode(await self._reader.readexactly(length)))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            for task in list(self._tasks.values()):
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            self._writer.close()
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+    def _frame(self, parts: list[Any]) -> None:
+        stream, kind = parts[0], parts[1]
+        if kind == Kind.OPEN:
+            self._moved[stream] = asyncio.Event()
+            self._tasks[stream] = asyncio.create_task(self._open(stream, parts[2], parts[3]))
+        elif kind == Kind.DATA and stream in self._input:
+            self._input[stream](parts[3], parts[4])
+            self._send(frames.until_frame(stream, STDIN, parts[3] + len(parts[4]) + _INPUT_WINDOW))
+        elif kind == Kind.UNTIL and stream in self._credit:
+            self._credit[stream][parts[2]] = max(self._credit[stream].get(parts[2], 0), parts[3])
+            self._moved[stream].set()
+        elif kind == Kind.CLOSE and stream in self._tasks:
+            self._tasks[stream].cancel()
+
+    def _send(self, frame: bytes) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(len(frame).to_bytes(4, "big") + frame)
+
+    async def _open(self, stream: int, method: str, params: dict[str, Any]) -> None:
+        runtime = self._runtime
+        runtime.calls.append((method, params))
+        try:
+            await runtime.pass_gate(method, "before")
+            streaming = self._streaming(method)
+            if streaming is not None:
+                result = await streaming(stream, params)
+            else:
+                result = runtime.answer(method, params)
+            await runtime.pass_gate(method, "after")
+            self._send(frames.end_frame(stream, result))
+        except DSecError as error:
+            self._send(frames.error_frame(stream, error.to_wire()))
+        finally:
+            for table in (self._credit, self._moved, self._input, self._tasks):
+                table.pop(stream, None)
+
+    def _streaming(self, method: str) -> Callable[[int, dict[str, Any]], Awaitable[Any]] | None:
+        return {
+            "exec.start": self._start,
+            "exec.attach": self._attach,
+            "output.tail": self._tail,
+            "events": self._events,
+            "file.read": self._read,
+            "file.write": self._write,
+        }.get(method)
+
+    async def _events(self, stream: int, _: dict[str, Any]) -> Any:
+        self._runtime.subscribe(lambda event: self._send(frames.item_frame(stream, event)))
+        await asyncio.Event().wait()
+
+    async def _start(self, stream: int, params: dict[str, Any]) -> Any:
+        failure = self._runtime.failures.pop("exec.start", None)
+        if failure is not None:
+            raise failure
+        return await self._follow(stream, self._runtime.begin(params), params, {})
+
+    async def _attach(self, stream: int, params: dict[str, Any]) -> Any:
+        found = self._runtime.find_exec(params["sandbox_id"], params["exec_id"])
+        return await self._follow(stream, found, params, params.get("offsets") or {})
+
+    async def _follow(self, stream: int, found: FakeExec, params: dict[str, Any], offsets: dict[int, int]) -> Any:
+        mode = params["mode"]
+        if mode == "detach":
+            return {"started_at": found.started_at}
+        self._credit[stream] = {
+            channel: (params.get("credit") or {}).get(channel, offsets.get(channel, 0) + _WINDOW)
+            for channel in (STDOUT, STDERR)
+        }
+        if found.spec["stdin"]:
+            self._input[stream] = found.take_input
+        self._send(frames.item_frame(stream, {"started_at": found.started_at}))
+        sent = {channel: offsets.get(channel, 0) for channel in (STDOUT, STDERR)}
+        while mode == "stream" and not found.is_over:
+            changed = found.changed
+            for channel, offset in sent.items():
+                sent[channel] = await self._data(stream, channel, bytes(found.output[channel]), offset)
+            if not found.is_over:
+                await changed.wait()
+        while not found.is_over:
+            await found.changed.wait()
+        for channel, offset in sent.items():
+            await self._data(stream, channel, bytes(found.output[channel]), offset)
+        if found.gone is not None:
+            raise error_from_wire(found.gone)
+        return found.end
+
+    async def _data(self, stream: int, channel: int, data: bytes, offset: int) -> int:
+        """Send from an offset to the end, as credit allows; returns the end."""
+        while offset < len(data):
+            most = min(self._credit[stream][channel] - offset, frames.CHUNK_BYTES)
+            if most <= 0:
+                self._moved[stream].clear()
+                await self._moved[stream].wait()
+                continue
+            piece = data[offset : offset + most]
+            self._send(frames.data_frame(stream, channel, offset, piece))
+            await self._writer.drain()
+            offset += len(piece)
+        return offset
+
+    async def _tail(self, stream: int, params: dict[str, Any]) -> Any:
+        found = self._runtime.kept(params["sandbox_id"], params["exec_id"])
+        for channel in (STDOUT, STDERR):
+            data = bytes(found.output[channel])
+            start = max(0, len(data) - params["bytes"])
+            self._credit.setdefault(stream, {})[channel] = start + _WINDOW
+            await self._data(stream, channel, data, start)
+        return {}
+
+    async def _read(self, stream: int, params: dict[str, Any]) -> Any:
+        files = self._runtime.live(params["sandbox_id"]).files
+        if params["path"] not in files:
+            path = params["path"].decode(errors="backslashreplace")
+            raise FileMissing(f"No such file or directory: {path!r}", errno=2, path=path)
+        data, mode = files[params["path"]]
+        end = len(data) if params["limit"] is None else min(len(data), params["offset"] + params["limit"])
+        self._credit[stream] = {STDOUT: params["credit"].get(STDOUT, params["offset"] + _WINDOW)}
+        await self._data(stream, STDOUT, data[:end], params["offset"])
+        return {"bytes": max(0, end - params["offset"]), "size": len(data), "mode": mode}
+
+    async def _write(self, stream: int, params: dict[str, Any]) -> Any:
+        sandbox = self._runtime.live(params["sandbox_id"])
+        arrived, over = bytearray(), asyncio.Event()
+
+        def take(_: int, data: bytes) -> None:
+            arrived.extend(data)
+            if not data:
+                over.set()
+
+        self._input[stream] = take
+        await over.wait()
+        sandbox.files[params["path"]] = (bytes(arrived), params["mode"] or 0o644)
+        return {"bytes": len(arrived), "size": len(arrived), "mode": params["mode"] or 0o644}
