@@ -60,7 +60,7 @@ class Image(msgspec.Struct, frozen=True):
     reference: str
     """Normalised name, such as ``docker.io/library/python:3.12``."""
     digest: str
-    """``sha256:…`` of the image's configuration, which Docker calls the image's ID."""
+    """``sha256:…`` of the image's OCI configuration."""
     config: ImageConfig
     layers: tuple[str, ...]
     """Digests of its layers, the bottom one first."""
@@ -263,13 +263,14 @@ class Catalogue:
             try:
                 with self._db:
                     self._db.execute("BEGIN IMMEDIATE")
-                    # Chains first: afterwards the images that are new here can no longer be told.
-                    self._db.execute("PRAGMA defer_foreign_keys=ON")
-                    self._db.execute(
-                        "INSERT INTO main.image_layers SELECT * FROM other.image_layers "
+                    new = self._db.execute(
+                        "SELECT reference FROM other.images "
                         "WHERE reference NOT IN (SELECT reference FROM main.images)"
-                    )
+                    ).fetchall()
                     for table in ("layers", "diff_ids", "blobs", "images", "layer_tags"):
                         self._db.execute(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM other.{table}")  # noqa: S608
+                    self._db.executemany(
+                        "INSERT INTO main.image_layers SELECT * FROM other.image_layers WHERE reference = ?", new
+                    )
             finally:
                 self._db.execute("DETACH DATABASE other")

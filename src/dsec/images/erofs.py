@@ -7,6 +7,7 @@ from pathlib import Path
 from dsec.errors import CapacityError, DeadlineExceeded, NodeError
 from dsec.images.holds import Hold
 from dsec.images.store import LayerManifest, LayerStore, describe, digest_of
+from dsec.images.tar_fields import END_OF_TIME_S
 from dsec.images.threads import in_thread
 from dsec.images.tools import Tools
 
@@ -19,13 +20,14 @@ _UUID = "d5ec0000-0000-4000-8000-000000000000"
 def mkfs_argv(tree: Path, metadata: Path, data: Path) -> list[str]:
     """The command that makes a layer, reproducible bit for bit.
 
-    ``-T0`` fixes the build time in the superblock, and ``--preserve-mtime`` after it keeps the files' own times.
+    mkfs.erofs lowers every time that is not before SOURCE_DATE_EPOCH to it, and writes it as the build time: at the
+    end of time it fixes the one and leaves the files' own alone. (``-T`` would give all files one time.)
     """
     return [
+        "env",
+        f"SOURCE_DATE_EPOCH={END_OF_TIME_S}",
         "mkfs.erofs",
         "--quiet",
-        "-T0",
-        "--preserve-mtime",
         f"-U{_UUID}",
         "--chunksize=4096",
         f"--blobdev={data}",

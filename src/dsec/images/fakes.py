@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from dsec.errors import NodeError
-from dsec.images.tools import ToolResult
+from dsec.images.tools import ToolResult, not_installed
 
 __all__ = ["FakeTools"]
 
@@ -28,5 +27,5 @@ class FakeTools:
         """See ``Tools.run``."""
         self.calls.append((name, tuple(argv)))
         if name not in self._programs:
-            raise NodeError(f"{argv[0]} is not installed on the node", phase=name)
+            raise not_installed(name, argv)
         return await self._programs[name](argv, log or (lambda _: None))

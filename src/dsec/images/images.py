@@ -14,7 +14,7 @@ from dsec.images.catalogue import Catalogue, Image, LayerTag
 from dsec.images.config import ImagesConfig
 from dsec.images.holds import Holds
 from dsec.images.importer import Importer
-from dsec.images.jobs import Jobs
+from dsec.images.jobs import Jobs, reported
 from dsec.images.layers import LayerBuilder, spool
 from dsec.images.oci import read_layout
 from dsec.images.progress import OnProgress, Reporter
@@ -155,11 +155,11 @@ class Images:
         if own is None:
             raise InvalidArgument(f"{path.name} does not name its image", remedy="Say which name it gets")
         name = str(_target(own))
-        report = Reporter(name)
+        report = Reporter()
         if progress is not None:
             report.add(progress)
         run = self._importer.archive if transport == "docker-archive" else self._importer.layout
-        return await run(path, selector, name, report)
+        return await reported(lambda report: run(path, selector, name, report), report)
 
     async def build_default(self, *, progress: OnProgress | None = None) -> Image:
         """Build ``dsec/debian:12`` anew; joined like a pull. Raises NodeError, CapacityError, DeadlineExceeded."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dsec.images.catalogue import Image
 from dsec.images.progress import OnProgress, Progress, Reporter
 
-__all__ = ["Jobs"]
+__all__ = ["Jobs", "reported"]
 
 _Work = Callable[[Reporter], Awaitable[Image]]
 
@@ -36,8 +36,8 @@ class Jobs:
                 report.discard(progress)
 
     def _start(self, key: str, work: _Work) -> None:
-        report = Reporter(key)
-        task = asyncio.create_task(_reported(work, report), name=f"import {key}")
+        report = Reporter()
+        task = asyncio.create_task(reported(work, report), name=f"import {key}")
         self._running[key] = task, report
         task.add_done_callback(lambda done: self._ended(key, done))
 
@@ -54,7 +54,8 @@ class Jobs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _reported(work: _Work, report: Reporter) -> Image:
+async def reported(work: _Work, report: Reporter) -> Image:
+    """Do the work, and report its end too."""
     image = await work(report)
     report(Progress(image.reference, "done", image.bytes, image.bytes, len(image.layers), len(image.layers)))
     return image

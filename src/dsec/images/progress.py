@@ -32,20 +32,21 @@ OnProgress = Callable[[Progress], None]
 class Reporter:
     """Hands each moment to everybody who waits for the same import; a late one gets the latest moment first."""
 
-    def __init__(self, reference: str) -> None:
+    def __init__(self) -> None:
         self._listeners: list[OnProgress] = []
-        self.latest = Progress(reference, "download")
+        self._latest: Progress | None = None
 
     def __call__(self, progress: Progress) -> None:
         """Report."""
-        self.latest = progress
+        self._latest = progress
         for listener in tuple(self._listeners):
             listener(progress)
 
     def add(self, listener: OnProgress) -> None:
         """Join."""
         self._listeners.append(listener)
-        listener(self.latest)
+        if self._latest is not None:
+            listener(self._latest)
 
     def discard(self, listener: OnProgress) -> None:
         """Leave."""

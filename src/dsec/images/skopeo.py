@@ -28,7 +28,7 @@ __all__ = ["POLICY", "copy_argv", "error_from_text", "mirrored", "rate_limit_del
 POLICY = Path("/etc/containers/policy.json")
 """Signature policy of the machine."""
 _DEFAULT_DELAY_S = 60.0
-_BACKOFF = re.compile(r"[Tt]oo many requests to [^:]*(?::\d+)?: sleeping for ([0-9.]+) seconds")
+_BACKOFF = re.compile(r"Too many requests to \S+: sleeping for ([0-9.]+) seconds")
 _FATAL = re.compile(r'level=fatal msg="(.*)"\s*$', re.MULTILINE)
 _PATTERNS: tuple[tuple[type[ImageError], str, str | None], ...] = (
     (

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dsec.errors import ImageCorrupt
 
 __all__ = [
+    "END_OF_TIME_S",
     "PaxHeaders",
     "check_map",
     "number",
@@ -21,7 +22,8 @@ __all__ = [
 PaxHeaders = dict[bytes, bytes]
 
 _MAX_DIGITS = 20
-_MAX_TIME_S = 1 << 34
+END_OF_TIME_S = 1 << 33
+"""Later than any time a file may have, seconds since 1970 (the year 2242)."""
 
 
 def text_until_nul(field: bytes) -> bytes:
@@ -89,9 +91,8 @@ def pax_time_ns(value: bytes) -> int:
 
 
 def time_in_range(mtime_ns: int) -> int:
-    """The nearest time that file systems can hold."""
-    bound = _MAX_TIME_S * 1_000_000_000
-    return max(-(1 << 31) * 1_000_000_000, min(mtime_ns, bound))
+    """The nearest time that both ext4 and mkfs.erofs keep: from 1970 to before END_OF_TIME_S."""
+    return max(0, min(mtime_ns, END_OF_TIME_S * 1_000_000_000 - 1))
 
 
 def sparse_pairs(numbers: Sequence[bytes]) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ import msgspec
 
 from dsec.errors import NodeError
 
-__all__ = ["SubprocessTools", "ToolResult", "Tools"]
+__all__ = ["SubprocessTools", "ToolResult", "Tools", "not_installed"]
 
 _STDOUT_LIMIT = 16 << 20
 _STDERR_TAIL = 64 << 10
@@ -45,11 +45,12 @@ class Tools(Protocol):
 
         ``log`` gets each line of standard error as it comes; an exception that it raises ends the program and the
         call. Cancellation and ``timeout_s`` (TimeoutError) kill the program with all its descendants in its
-        process group. A program that is not installed is a NodeError whose remedy names the package.
+        process group. A program that is not installed is a NodeError (see ``not_installed``).
         """
         ...
 
 
+_NOT_FOUND = 127
 _PACKAGES = {"mkfs.erofs": "erofs-utils", "prlimit": "util-linux", "apt-config": "apt"}
 
 
@@ -70,7 +71,7 @@ class SubprocessTools:
         process = await self._start(name, argv)
         try:
             async with asyncio.timeout(timeout_s):
-                return await _collect(process, log)
+                result = await _collect(process, log)
         except TimeoutError:
             raise TimeoutError(f"{argv[0]} ({name}) did not end within {timeout_s:g} s") from None
         finally:
@@ -79,6 +80,9 @@ class SubprocessTools:
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
             _close(process)
+        if result.exit_code == _NOT_FOUND:
+            raise not_installed(name, argv)
+        return result
 
     async def _start(self, name: str, argv: Sequence[str]) -> asyncio.subprocess.Process:
         try:
@@ -90,10 +94,7 @@ class SubprocessTools:
                 start_new_session=True,
             )
         except FileNotFoundError:
-            package = _PACKAGES.get(argv[0], argv[0])
-            raise NodeError(
-                f"{argv[0]} is not installed on the node", phase=name, remedy=f"Install the package {package}"
-            ) from None
+            raise not_installed(name, argv) from None
 
     def _command(self, argv: Sequence[str]) -> list[str]:
         if not self._cgroups:
@@ -103,6 +104,14 @@ class SubprocessTools:
         joins = "".join(f'echo 0 > "${{{i + 1}}}" && ' for i in range(count))
         script = f'{joins}shift {count} && exec "$@"'
         return ["/bin/sh", "-c", script, "sh", *map(str, self._cgroups), *argv]
+
+
+def not_installed(name: str, argv: Sequence[str]) -> NodeError:
+    """The error for a program that does not exist (exit code 127 when ``env`` or a shell starts it)."""
+    words = [each for each in argv if "=" not in each and not each.startswith("-")]
+    program = words[1] if words[0] in ("env", "prlimit") and len(words) > 1 else words[0]
+    package = _PACKAGES.get(program, program)
+    return NodeError(f"{program} is not installed on the node", phase=name, remedy=f"Install the package {package}")
 
 
 async def _collect(process: asyncio.subprocess.Process, log: Callable[[str], None] | None) -> ToolResult:
