@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from dsec.client import DSecClient
+    from dsec.client.client import DSecClient
     from dsec.testing.node import RunningNode
 
 CHECKOUT = Path(__file__).parents[1]

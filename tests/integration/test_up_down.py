@@ -40,11 +40,11 @@ def paths() -> Iterator[NodePaths]:
     shutil.rmtree(root)
 
 
-def quick(paths: NodePaths, **options: int) -> UpOptions:
+def quick(paths: NodePaths, *, port: int = 0) -> UpOptions:
     """Options for a small node without images."""
     paths.settings.parent.mkdir(parents=True, exist_ok=True)
     paths.settings.write_text("build_default_image = false\n")
-    return UpOptions(paths=paths, pool_mib=512, **({"port": 0} | options))
+    return UpOptions(paths=paths, pool_mib=512, port=port)
 
 
 def test_node_answers_and_leaves_nothing(paths: NodePaths) -> None:

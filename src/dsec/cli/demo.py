@@ -12,7 +12,7 @@ from dsec.cli.printing import print_json
 from dsec.cli.session import Json, with_client
 
 if TYPE_CHECKING:
-    from dsec.client import DSecClient
+    from dsec.client.client import DSecClient
     from dsec.demo.report import JobResult
 
 __all__ = ["demo"]

@@ -18,11 +18,10 @@ def ensure_first_image(paths: NodePaths, url: str, *, quiet: bool) -> None:
 
 
 async def _build_if_none(url: str, token: str, *, quiet: bool) -> None:
-    from dsec.client import DSecClient
+    from dsec.client.client import DSecClient
 
     async with DSecClient(url, token) as client:
         if await client.images.list():
             return
         with ProgressLines(f"building {DEFAULT_IMAGE}", quiet=quiet) as progress:
-            async for step in client.images.build(DEFAULT_IMAGE):
-                progress.show(step)
+            await client.images.build(DEFAULT_IMAGE, on_progress=progress.show)

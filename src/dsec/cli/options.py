@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from dsec.cli import values
 
 if TYPE_CHECKING:
-    from dsec.client import SandboxArgs
+    from dsec.client.args import SandboxArgs
 
 __all__ = [
     "Cpus", "Disk", "Env", "EnvFile", "IdleTimeout", "LabelOption", "Lifetime", "Memory", "Name", "NetworkOption",
@@ -61,10 +61,12 @@ def sandbox_args(
     pull: str,
 ) -> SandboxArgs:
     """The options of ``run`` and ``create`` as SandboxArgs; raises InvalidArgument."""
-    from dsec.client import SandboxArgs
+    from dsec.client.args import SandboxArgs
     from dsec.errors import InvalidArgument
 
-    if pull not in ("missing", "always", "never"):
+    policies: tuple[Literal["missing", "always", "never"], ...] = ("missing", "always", "never")
+    policy = next((one for one in policies if one == pull), None)
+    if policy is None:
         raise InvalidArgument(f"--pull {pull}: no such policy", remedy="Use missing, always or never")
     return SandboxArgs(
         image,
@@ -83,5 +85,5 @@ def sandbox_args(
         toolkits=toolkit or [],
         idle_timeout_s=values.duration_s(idle_timeout),
         lifetime_s=values.duration_s(lifetime),
-        pull=pull,  # type: ignore[typeddict-item]  # checked above
+        pull=policy,
     )

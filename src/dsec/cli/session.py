@@ -14,7 +14,7 @@ from dsec.cli.failures import INTERRUPTED, exit_code_of, report
 from dsec.errors import DSecError
 
 if TYPE_CHECKING:
-    from dsec.client import DSecClient
+    from dsec.client.client import DSecClient
 
 __all__ = ["Json", "command", "with_client"]
 
@@ -59,7 +59,7 @@ def with_client(body: Callable[[DSecClient], Awaitable[T]]) -> T:
     """Run the body with an open client: DSEC_URL and DSEC_TOKEN, else this machine's node."""
     import asyncio
 
-    from dsec.client import DSecClient
+    from dsec.client.client import DSecClient
 
     async def main() -> T:
         async with DSecClient() as client:

@@ -7,13 +7,15 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dsec.cli.failures import program_code
 from dsec.cli.printing import say
+from dsec.errors import DSecError
 
 if TYPE_CHECKING:
-    from dsec.client import Exec
+    from dsec.client.execs import Exec
     from dsec.client.results import ExecStarted, Exited, Gap, Stderr, Stdout
 
 __all__ = ["copy_input", "copy_output"]
@@ -21,7 +23,9 @@ __all__ = ["copy_input", "copy_output"]
 _CHUNK = 64 * 1024
 
 
-async def copy_output(events: AsyncIterator[Stdout | Stderr | Exited | Gap | ExecStarted]) -> int | None:
+async def copy_output(
+    events: AsyncIterator[Stdout | Stderr | Exited | Gap] | AsyncIterator[Stdout | Stderr | Gap | ExecStarted],
+) -> int | None:
     """Write what comes to standard output and error at once; the code of the last end, None if there was none."""
     from dsec.client.results import Exited, Gap, Stderr, Stdout
 
@@ -54,6 +58,7 @@ async def copy_input(program: Exec) -> None:
 
     # A daemon thread, because a read of a terminal cannot be taken back when the program ends first.
     threading.Thread(target=read, daemon=True, name="stdin").start()
-    while chunk := await chunks.get():
-        await program.stdin.write(chunk)
-    await program.stdin.close()
+    with suppress(DSecError):  # a program that has ended takes no more, and says so where its end is waited for
+        while chunk := await chunks.get():
+            await program.stdin.write(chunk)
+        await program.stdin.close()

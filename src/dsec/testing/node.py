@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from dsec.client import DSecClient
+from dsec.client.client import DSecClient
 from dsec.node.down import down
 from dsec.node.keeper_client import KeeperControl, ServiceState
 from dsec.node.leaks import cgroup_processes, find_leaks, node_cgroups

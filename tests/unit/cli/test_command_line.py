@@ -59,29 +59,10 @@ def commands() -> dict[str, Any]:
 
 def test_all_commands_of_the_issue_are_there() -> None:
     """The names that users are promised."""
-    promised = [
-        "run",
-        "create",
-        "exec",
-        "ps",
-        "ls",
-        "stop",
-        "rm",
-        "kill",
-        "logs",
-        "inspect",
-        "stats",
-        "images",
-        "pull",
-        "up",
-        "down",
-        "restart",
-        "status",
-        "doctor",
-        "demo",
-    ]
+    words = "run create exec ps ls stop rm kill logs inspect stats images pull up down restart status doctor demo"
+    promised = set(words.split())
     nouns = ["image import", "image build", "image ls", "image show", "image rm", "layer build", "token create"]
-    assert set(promised + nouns) <= set(commands())
+    assert promised | set(nouns) <= set(commands())
 
 
 @pytest.mark.parametrize("name", sorted(commands()))

@@ -16,7 +16,8 @@ from dsec.cli.values import duration_s, labels, signal_number
 from dsec.errors import DSecError, InvalidArgument
 
 if TYPE_CHECKING:
-    from dsec.client import DSecClient, Sandbox
+    from dsec.client.client import DSecClient
+    from dsec.client.sandbox import Sandbox
 
 __all__ = ["add"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +14,8 @@ from dsec.cli.values import age, size
 
 if TYPE_CHECKING:
     from dsec.api.types import ImageInfo
-    from dsec.client import DSecClient
+    from dsec.client.artefacts import OnProgress
+    from dsec.client.client import DSecClient
 
 __all__ = ["add"]
 
@@ -81,17 +83,40 @@ def import_(
     json: Json = False,
 ) -> None:
     """Import an image from a registry, an archive of `docker save`, or an OCI layout."""
-    _watch(lambda client: client.images.import_(source, reference=reference), f"importing {source}", json=json)
+    _watch(
+        lambda client, show: client.images.import_(source, reference=reference, on_progress=show),
+        f"importing {source}",
+        json=json,
+    )
 
 
 def pull(reference: Reference, json: Json = False) -> None:
     """Pull an image from its registry."""
-    _watch(lambda client: client.images.import_(f"docker://{reference}"), f"pulling {reference}", json=json)
+    _watch(
+        lambda client, show: client.images.import_(f"docker://{reference}", on_progress=show),
+        f"pulling {reference}",
+        json=json,
+    )
 
 
 def build(reference: Annotated[str, typer.Argument(metavar="IMAGE")] = _DEFAULT, json: Json = False) -> None:
     """Build the image that dsec makes itself, dsec/debian:12."""
-    _watch(lambda client: client.images.build(reference), f"building {reference}", json=json)
+    _watch(lambda client, show: client.images.build(reference, on_progress=show), f"building {reference}", json=json)
+
+
+def _watch(act: Callable[[DSecClient, OnProgress], Awaitable[ImageInfo]], title: str, *, json: bool) -> None:
+    """Do it under a progress bar, and print what came of it."""
+    from dsec.cli.progress import ProgressLines
+
+    async def body(client: DSecClient) -> ImageInfo:
+        with ProgressLines(title, quiet=json) as progress:
+            return await act(client, progress.show)
+
+    made = with_client(body)
+    if json:
+        print_json(made)
+    else:
+        print(made.reference)
 
 
 def add(app: typer.Typer) -> None:

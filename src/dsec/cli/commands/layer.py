@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +10,10 @@ import typer
 from dsec.cli.printing import print_json, print_table, say
 from dsec.cli.session import Json, command, with_client
 from dsec.cli.values import size
-from dsec.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from dsec.api.types import LayerInfo
-    from dsec.client import DSecClient
+    from dsec.client.client import DSecClient
 
 __all__ = ["add"]
 
@@ -28,13 +26,9 @@ def build(
     json: Json = False,
 ) -> None:
     """Make a layer of a directory; modes and times are kept."""
-    match = re.fullmatch(r"(\d+):(\d+)", owner)
-    if match is None:
-        raise InvalidArgument(f"--owner {owner}: not UID:GID", remedy="Write it as 1000:1000")
-    uid, gid = int(match[1]), int(match[2])
 
     async def body(client: DSecClient) -> LayerInfo:
-        return await client.layers.build(directory, reference, at=at, owner=(uid, gid))
+        return await client.layers.build(directory, reference, at=at, owner=owner)
 
     made = with_client(body)
     if json:

@@ -15,7 +15,7 @@ from dsec.cli.values import age, labels, size
 
 if TYPE_CHECKING:
     from dsec.api.types import SandboxInfo, Status, Usage
-    from dsec.client import DSecClient
+    from dsec.client.client import DSecClient
 
 __all__ = ["add"]
 

@@ -13,7 +13,7 @@ from dsec.cli.printing import print_json
 from dsec.cli.session import Json, command, with_client
 
 if TYPE_CHECKING:
-    from dsec.client import DSecClient
+    from dsec.client.client import DSecClient
 
 __all__ = ["add"]
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dsec.api.types import Ended
 from dsec.cli import options as o
-from dsec.cli.failures import OWN_FAULT
+from dsec.cli.failures import program_code
 from dsec.cli.printing import print_json
 from dsec.cli.session import Json, command, with_client
-from dsec.errors import Unsupported
+from dsec.errors import SandboxGone, Unsupported
 
 if TYPE_CHECKING:
-    from dsec.client import DSecClient, Sandbox, SandboxArgs
+    from dsec.client.args import SandboxArgs
+    from dsec.client.client import DSecClient
+    from dsec.client.sandbox import Sandbox
 
 __all__ = ["add"]
 
@@ -108,22 +110,26 @@ async def _foreground(client: DSecClient, args: SandboxArgs, *, rm: bool) -> int
     """Follow the main process to its end. Leaving early, by Ctrl-C say, stops the sandbox."""
     from dsec.cli.streams import copy_output
 
-    sandbox = await client.sandbox(args)
-    try:
-        code = await copy_output(sandbox.logs(follow=True))
-    except BaseException:
-        await asyncio.shield(_end(sandbox, rm=rm))
-        raise
+    async with client.sandbox(args) as sandbox:
+        await copy_output(sandbox.logs(follow=True))
+        code = await _main_code(sandbox)
     if rm:
-        await _end(sandbox, rm=True)
-    return OWN_FAULT if code is None else code
+        await sandbox.remove()
+    return code
 
 
-async def _end(sandbox: Sandbox, *, rm: bool) -> None:
-    if rm:
-        await sandbox.remove(force=True)
-    else:
-        await sandbox.stop()
+async def _main_code(sandbox: Sandbox) -> int:
+    """How the main process ended; raises SandboxGone when the sandbox was stopped before it did."""
+    info = await sandbox.info()
+    for execution in await sandbox.execs():
+        if execution.id == info.main_exec_id and execution.ended in (Ended.EXITED, Ended.SIGNALLED):
+            return program_code(execution.exit_code, execution.signal)
+    raise SandboxGone(
+        f"the sandbox ended before its main process: {info.cause or info.state.value}",
+        sandbox_id=sandbox.id,
+        cause=info.cause or "lost",
+        remedy=f"`dsec inspect --story {sandbox.id}` says how it came to this",
+    )
 
 
 def add(app: typer.Typer) -> None:

@@ -13,7 +13,7 @@ from dsec.cli.values import age, duration_s
 
 if TYPE_CHECKING:
     from dsec.api.types import TokenCreated, TokenInfo
-    from dsec.client import DSecClient
+    from dsec.client.client import DSecClient
 
 __all__ = ["add"]
 
