@@ -1,0 +1,131 @@
+"""The application: finds the route, checks the token, lets the right part answer."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+
+from dsec.apiserver.asgi import Receive, Scope, Send, header, send_error
+from dsec.apiserver.edge_link import Edges
+from dsec.apiserver.metrics import Metrics
+from dsec.apiserver.own import Own
+from dsec.apiserver.proxy import CLIENT_GONE, forward
+from dsec.apiserver.routes import Match, match
+from dsec.apiserver.splice import Admitted, Splice
+from dsec.errors import Denied, DSecError, NotFound, PlatformError
+from dsec.iam.tokens import Grant, Tokens
+
+__all__ = ["Gate"]
+
+_log = structlog.get_logger("dsec.apiserver")
+
+
+class Gate:
+    """The ASGI application of one apiserver."""
+
+    def __init__(self, version: str, edges: Edges, tokens: Tokens) -> None:
+        self._edges = edges
+        self._tokens = tokens
+        self._metrics = Metrics()
+        self._own = Own(version, edges, tokens, self._metrics, self._cut)
+        self._sockets: dict[str, set[Splice]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        found = match(scope["method"], scope["path"])
+        watched = _Watched(send)
+        try:
+            await self._answer(found, scope, receive, watched)
+        except DSecError as error:
+            await self._fail(error, watched)
+        except Exception as error:
+            _log.exception("request failed", path=scope["path"])
+            await self._fail(PlatformError(f"{type(error).__name__}: {error}"), watched)
+        self._metrics.answered(scope["method"], found.route.path if found else "none", watched.status)
+
+    async def _answer(self, found: Match | None, scope: Scope, receive: Receive, send: Send) -> None:
+        if found is not None and found.route.public:
+            await self._own.answer(found, None, receive, send)
+            return
+        grant = self._authenticate(header(scope, b"authorization"))
+        if found is None or found.route.path == "/v1/ws":
+            raise NotFound(f"no route is {scope['method']} {scope['path'][:200]}", remedy="GET /v1/openapi.json")
+        if found.route.where == "own":
+            await self._own.answer(found, grant, receive, send)
+            return
+        link = self._edges.of_sandbox(found.sandbox)
+        await forward(link, found.route, grant.principal, scope, receive, send)
+
+    async def _fail(self, error: DSecError, watched: _Watched) -> None:
+        if watched.started:
+            raise error
+        await send_error(watched, error, status=401 if error.phase == "token" else None)
+
+    def _authenticate(self, authorization: bytes | None) -> Grant:
+        scheme, _, token = (authorization or b"").decode("latin-1").partition(" ")
+        grant = self._tokens.check(token.strip()) if scheme.lower() == "bearer" else None
+        if grant is None:
+            self._metrics.denied()
+            raise Denied(
+                "the token is unknown, revoked or expired" if token else "a token is needed",
+                phase="token",
+                remedy="Set DSEC_TOKEN, or use the token file that `dsec up` made",
+            )
+        return grant
+
+    # WebSockets, which do not come through ASGI
+
+    def admit(self, path: str, headers: dict[bytes, bytes]) -> Admitted:
+        """Decide about a WebSocket's upgrade; raises Denied or NotFound."""
+        grant = self._authenticate(headers.get(b"authorization"))
+        if path != "/v1/ws":
+            raise NotFound(f"no WebSocket is at {path[:200]}")
+        return Admitted(self._edges.any, grant.principal, grant.token_id)
+
+    def opened(self, admitted: Admitted, socket: Splice) -> None:
+        """A WebSocket is through."""
+        self._sockets.setdefault(admitted.token_id, set()).add(socket)
+        self._metrics.websocket(+1)
+
+    def closed(self, admitted: Admitted, socket: Splice) -> None:
+        """A WebSocket is gone, whether or not it had got through."""
+        of_token = self._sockets.get(admitted.token_id, set())
+        if socket in of_token:
+            of_token.discard(socket)
+            self._metrics.websocket(-1)
+        if not of_token:
+            self._sockets.pop(admitted.token_id, None)
+
+    def _cut(self, token_id: str) -> None:
+        for socket in list(self._sockets.get(token_id, ())):
+            socket.close()
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._edges.close()
+        self._tokens.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+class _Watched:
+    """A ``send`` that remembers the status; ``CLIENT_GONE`` until there is one."""
+
+    __slots__ = ("_send", "started", "status")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.started = False
+        self.status = CLIENT_GONE
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        if not self.started:
+            self.started = True
+            self.status = message["status"]
+        await self._send(message)

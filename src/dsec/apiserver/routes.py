@@ -1,0 +1,148 @@
+"""Every route of ``/v1``: what it takes, what it answers, who answers it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from dsec.api import types
+
+__all__ = ["ROUTES", "Match", "Route", "match"]
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One method of one path. ``answer`` None: raw bytes; ``wrapped``: the answer is ``{wrapped: [answer]}``."""
+
+    method: str
+    path: str
+    summary: str
+    where: Literal["own", "edge"] = "edge"
+    request: Any = None
+    answer: Any = None
+    wrapped: str | None = None
+    query: tuple[str, ...] = ()
+    streams: bool = False
+    """The body, or the answer, may be of any length."""
+    public: bool = False
+    """Answered without a token."""
+
+
+class Match(msgspec.Struct, frozen=True):
+    """The route of a request; ``sandbox`` is the ``{id}`` of its path (an ID or a name), if there is one."""
+
+    route: Route
+    sandbox: str | None
+    last: str | None
+
+
+_SANDBOX = "/v1/sandboxes/{id}"
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        method="GET", path="/v1/version", summary="Version and capabilities", where="own",
+        answer=types.VersionInfo, public=True,
+    ),
+    Route(method="GET", path="/v1/openapi.json", summary="This document", where="own", answer=dict[str, Any]),
+    Route(method="GET", path="/metrics", summary="Prometheus metrics of apiserver and node", where="own"),
+    Route(
+        method="GET", path="/v1/tokens", summary="The caller's tokens", where="own",
+        answer=types.TokenInfo, wrapped="tokens",
+    ),
+    Route(
+        method="POST", path="/v1/tokens", summary="Make a token", where="own",
+        request=types.TokenRequest, answer=types.TokenCreated,
+    ),
+    Route(method="DELETE", path="/v1/tokens/{token_id}", summary="Revoke a token", where="own", answer=dict[str, Any]),
+    Route(method="GET", path="/v1/ws", summary="The WebSocket (docs/protocols.md)", streams=True),
+    Route(method="GET", path="/v1/status", summary="The node at a glance", answer=types.Status),
+    Route(
+        method="POST", path="/v1/sandboxes", summary="Create a sandbox; idempotent by key",
+        request=types.CreateRequest, answer=types.SandboxInfo,
+    ),
+    Route(
+        method="GET", path="/v1/sandboxes", summary="Find sandboxes", answer=types.SandboxInfo,
+        wrapped="sandboxes", query=("state", "label", "name", "job", "mine"),
+    ),
+    Route(method="GET", path=_SANDBOX, summary="One sandbox, by ID or name", answer=types.SandboxInfo),
+    Route(
+        method="DELETE", path=_SANDBOX, summary="Drop a stopped sandbox's tombstone; force stops it first",
+        answer=dict[str, Any], query=("force",),
+    ),
+    Route(
+        method="GET", path=_SANDBOX + "/story", summary="Every transition, its cause and actor",
+        answer=types.StoryEntry, wrapped="story",
+    ),
+    Route(method="GET", path=_SANDBOX + "/usage", summary="What it has used", answer=types.Usage),
+    Route(
+        method="GET", path=_SANDBOX + "/execs", summary="Its execs", answer=types.ExecInfo, wrapped="execs",
+    ),
+    Route(method="GET", path=_SANDBOX + "/execs/{exec_id}", summary="One exec", answer=types.ExecInfo),
+    Route(
+        method="POST", path=_SANDBOX + "/execs/{exec_id}/kill", summary="Signal or kill an exec, confirmed",
+        request=types.KillRequest, answer=dict[str, Any],
+    ),
+    Route(
+        method="POST", path=_SANDBOX + "/stop", summary="Stop, confirmed",
+        request=types.StopRequest, answer=types.Stopped,
+    ),
+    Route(
+        method="GET", path=_SANDBOX + "/files", summary="A file's bytes",
+        query=("path", "offset", "limit", "user"), streams=True,
+    ),
+    Route(
+        method="PUT", path=_SANDBOX + "/files", summary="Replace a file by the body",
+        answer=types.FileWritten, query=("path", "mode", "parents", "user"), streams=True,
+    ),
+    Route(
+        method="DELETE", path="/v1/creates/{key}", summary="Cancel a create by its key", answer=dict[str, Any],
+    ),
+    Route(
+        method="POST", path="/v1/stop", summary="Stop many of the caller's own",
+        request=types.StopFilter, answer=types.StopReport,
+    ),
+    Route(method="GET", path="/v1/images", summary="Images", answer=types.ImageInfo, wrapped="images"),
+    Route(
+        method="POST", path="/v1/images/import", summary="Import an image; NDJSON of progress",
+        request=types.ImportRequest, answer=types.ImageProgress, query=("reference", "format"), streams=True,
+    ),
+    Route(
+        method="POST", path="/v1/images/build", summary="Build the default image; NDJSON of progress",
+        request=dict[str, str], answer=types.ImageProgress, streams=True,
+    ),
+    Route(method="GET", path="/v1/images/{reference...}", summary="One image", answer=types.ImageInfo),
+    Route(method="DELETE", path="/v1/images/{reference...}", summary="Remove an image", answer=dict[str, Any]),
+    Route(method="GET", path="/v1/layers", summary="Layers", answer=types.LayerInfo, wrapped="layers"),
+    Route(
+        method="POST", path="/v1/layers", summary="Build a layer from a tar body",
+        answer=types.LayerInfo, query=("reference", "at", "owner"), streams=True,
+    ),
+)  # fmt: skip
+
+
+def _pattern(path: str) -> str:
+    parts = re.split(r"(\{[a-z_.]+\})", path)
+    return "".join(
+        (".+" if part.endswith("...}") else "[^/]+") if part.startswith("{") else re.escape(part) for part in parts
+    )
+
+
+_BY_PATH: dict[str, dict[str, Route]] = {}
+for _route in ROUTES:
+    _BY_PATH.setdefault(_route.path, {})[_route.method] = _route
+_TABLES = list(_BY_PATH.values())
+_PATHS = re.compile("|".join(f"(?P<r{number}>{_pattern(path)})" for number, path in enumerate(_BY_PATH)))
+
+
+def match(method: str, path: str) -> Match | None:
+    """The route of a request, or None. A path that exists with other methods is no match either."""
+    found = _PATHS.fullmatch(path)
+    if found is None or found.lastgroup is None:
+        return None
+    route = _TABLES[int(found.lastgroup[1:])].get(method)
+    if route is None:
+        return None
+    parts = path.split("/", 4)
+    sandbox = parts[3] if route.path.startswith(_SANDBOX) else None
+    return Match(route, sandbox, path.rsplit("/", 1)[1])

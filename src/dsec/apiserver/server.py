@@ -1,0 +1,87 @@
+"""Runs the application on uvicorn, with limits that hold before a token is seen."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from dsec.apiserver.gate import Gate
+from dsec.apiserver.splice import splice_class
+from dsec.errors import InvalidArgument
+
+__all__ = ["inherited_socket", "listen", "make_server"]
+
+MAX_HEAD = 64 * 1024
+_INHERITED = 3
+
+
+class _LimitedHttp(HttpToolsProtocol):
+    """uvicorn's HTTP protocol, which by itself takes headers of any length."""
+
+    _head = 0
+
+    def on_message_begin(self) -> None:
+        self._head = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _count(self, size: int) -> None:
+        self._head += size
+        if self._head > MAX_HEAD:
+            raise ValueError(f"the request's line and headers are longer than {MAX_HEAD} bytes")
+
+
+def make_server(gate: Gate) -> uvicorn.Server:
+    """The server, not yet serving: ``await server.serve(sockets=[…])``."""
+    config = uvicorn.Config(
+        gate,
+        loop="uvloop",
+        http=_LimitedHttp,
+        ws=_as_ws(splice_class(gate.admit, gate.opened, gate.closed)),
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=2,
+    )
+    return uvicorn.Server(config)
+
+
+def _as_ws(protocol: Any) -> Any:
+    return protocol
+
+
+def inherited_socket() -> socket.socket | None:
+    """The listening socket passed as descriptor 3 (``LISTEN_FDS``), or None."""
+    if int(os.environ.get("LISTEN_FDS", "0")) < 1:
+        return None
+    return socket.socket(fileno=_INHERITED)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket of our own; raises InvalidArgument when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise InvalidArgument(
+            f"cannot listen on {host}:{port}: {error.strerror}", remedy="Choose another with `port` in the settings"
+        ) from None
+    return listener

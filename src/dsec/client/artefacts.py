@@ -1,0 +1,178 @@
+"""Images, layers and tokens: ``client.images``, ``client.layers``, ``client.tokens``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from urllib.parse import quote
+
+import msgspec
+
+from dsec.api import types
+from dsec.client.link import Link, Query, decode_answer
+from dsec.client.tarball import Upload, file_pieces, tar_pieces
+from dsec.errors import DSecError, InvalidArgument, ProtocolError, Unsupported, error_from_wire
+
+if TYPE_CHECKING:
+    from dsec.client.client import DSecClient
+
+__all__ = ["Images", "Layers", "Tokens"]
+
+OnProgress = Callable[[types.ImageProgress], None]
+_LONGEST_LINE = 1 << 20
+
+
+class _ImageList(msgspec.Struct, frozen=True):
+    images: list[types.ImageInfo]
+
+
+class _LayerList(msgspec.Struct, frozen=True):
+    layers: list[types.LayerInfo]
+
+
+class _TokenList(msgspec.Struct, frozen=True):
+    tokens: list[types.TokenInfo]
+
+
+class Images:
+    """The node's images."""
+
+    def __init__(self, client: DSecClient) -> None:
+        self._client = client
+
+    async def list(self) -> list[types.ImageInfo]:
+        """Every image."""
+        found = await self._client._link().ask_patiently("GET", "/v1/images", _ImageList)
+        return found.images
+
+    async def get(self, reference: str) -> types.ImageInfo:
+        """One image, by reference or digest. Raises ImageNotFound."""
+        return await self._client._link().ask_patiently("GET", _image_path(reference), types.ImageInfo)
+
+    async def remove(self, reference: str) -> None:
+        """Remove an image; layers that others use stay. Raises ImageNotFound, or Conflict while it is in use."""
+        await self._client._link().ask_patiently("DELETE", _image_path(reference), dict[str, Any])
+
+    async def import_(
+        self, source: str, *, reference: str | None = None,
+        pull: Literal["missing", "always", "never"] = "always", on_progress: OnProgress | None = None,
+    ) -> types.ImageInfo:  # fmt: skip
+        """Import an image; returns it when it is there.
+
+        ``source``: a reference or ``docker://REF``, which the node pulls; or ``docker-archive:FILE`` or ``oci:DIR``, files of
+        this machine, which are sent (``reference`` then names the image, if the archive does not). Raises
+        ImageNotFound, RegistryDenied, RegistryRateLimited, ImageCorrupt.
+        """
+        kind, _, name = source.partition(":")
+        if kind not in ("docker-archive", "oci"):
+            body = msgspec.json.encode(types.ImportRequest(source=source, reference=reference, pull=pull))
+            return await self._progress("/v1/images/import", None, body, "application/json", on_progress)
+        query = {"format": kind} | ({} if reference is None else {"reference": reference})
+        path = Path(name)
+        upload = Upload(tar_pieces(path) if kind == "oci" else file_pieces(path))
+        return await self._progress("/v1/images/import", query, upload, "application/x-tar", on_progress)
+
+    async def build(
+        self, reference: str = "dsec/debian:12", *, on_progress: OnProgress | None = None
+    ) -> types.ImageInfo:
+        """Build the image that dsec makes itself."""
+        body = msgspec.json.encode({"reference": reference})
+        return await self._progress("/v1/images/build", None, body, "application/json", on_progress)
+
+    def ensure(
+        self, references: object, *, pull: Literal["missing", "always", "never"] = "missing", concurrency: int = 8
+    ) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("images.ensure is not in this version", remedy="images.import_ takes one at a time")
+
+    async def _progress(
+        self, path: str, query: Query | None, body: bytes | Upload, content_type: str, on_progress: OnProgress | None
+    ) -> types.ImageInfo:
+        sent: bytes | AsyncIterable[bytes] = body
+        try:
+            async with self._client._link().exchange("POST", path, query, sent, content_type) as answer:
+                rest = b""
+                async for chunk in answer.content.iter_any():
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        image = _line(line, on_progress)
+                        if image is not None:
+                            return image
+                    if len(rest) > _LONGEST_LINE:
+                        raise ProtocolError("a line of progress is too long")
+        except DSecError as error:
+            if isinstance(body, Upload) and body.failure is not None:
+                raise body.failure from error
+            raise
+        raise ProtocolError("the import's answer ended without its image", phase="image")
+
+
+def _line(line: bytes, on_progress: OnProgress | None) -> types.ImageInfo | None:
+    if not line.strip():
+        return None
+    fields = decode_answer(line, dict[str, Any])
+    if "error" in fields:
+        raise error_from_wire(fields["error"])
+    if "image" in fields:
+        return msgspec.convert(fields["image"], types.ImageInfo)
+    if on_progress is not None:
+        on_progress(msgspec.convert(fields, types.ImageProgress))
+    return None
+
+
+def _image_path(reference: str) -> str:
+    if not reference.strip("/"):
+        raise InvalidArgument("an image's reference is empty")
+    return "/v1/images/" + quote(reference, safe="/:@")
+
+
+class Layers:
+    """The node's layers."""
+
+    def __init__(self, client: DSecClient) -> None:
+        self._client = client
+
+    async def list(self) -> list[types.LayerInfo]:
+        """Every layer."""
+        found = await self._client._link().ask_patiently("GET", "/v1/layers", _LayerList)
+        return found.layers
+
+    async def build(
+        self, directory: str | Path, reference: str, *, at: str = "/", owner: str = "0:0"
+    ) -> types.LayerInfo:
+        """Make a layer of a directory of this machine: what is in it is laid over ``at``; modes kept, owner set.
+
+        ``reference``: ``workspace/NAME:VERSION`` or ``toolkit/NAME:VERSION``. Sent in constant memory.
+        """
+        query = {"reference": reference, "at": at, "owner": owner}
+        upload = Upload(tar_pieces(Path(directory)))
+        link: Link = self._client._link()
+        try:
+            async with link.exchange("POST", "/v1/layers", query, upload, "application/x-tar") as answer:
+                return decode_answer(await answer.read(), types.LayerInfo)
+        except DSecError as error:
+            if upload.failure is not None:
+                raise upload.failure from error
+            raise
+
+
+class Tokens:
+    """The caller's tokens."""
+
+    def __init__(self, client: DSecClient) -> None:
+        self._client = client
+
+    async def create(self, name: str = "", *, ttl_s: float | None = None) -> types.TokenCreated:
+        """Make a token of the same principal; its secret is seen only here. ``ttl_s`` None: until revoked."""
+        body = types.TokenRequest(name=name, ttl_s=ttl_s)
+        return await self._client._link().ask("POST", "/v1/tokens", types.TokenCreated, body=body)
+
+    async def list(self) -> list[types.TokenInfo]:
+        """The principal's tokens, without their secrets."""
+        found = await self._client._link().ask_patiently("GET", "/v1/tokens", _TokenList)
+        return found.tokens
+
+    async def revoke(self, token_id: str) -> None:
+        """Make a token invalid at once, its open WebSockets included. Raises NotFound."""
+        await self._client._link().ask("DELETE", f"/v1/tokens/{quote(token_id, safe='')}", dict[str, Any])

@@ -1,0 +1,244 @@
+"""DSecClient: the way to sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Literal, NoReturn, Self, Unpack
+from urllib.parse import quote
+
+import msgspec
+
+from dsec.api import types
+from dsec.api.ids import check_sandbox_id
+from dsec.client.args import SandboxArgs, SandboxFields, args_of
+from dsec.client.artefacts import Images, Layers, Tokens
+from dsec.client.creating import Creating, CreatingMany
+from dsec.client.discovery import find_address
+from dsec.client.link import Link
+from dsec.client.sandbox import Sandbox
+from dsec.errors import DSecError, InvalidArgument, Unsupported
+
+__all__ = ["DSecClient"]
+
+_inherited: list[object] = []
+"""Connections that a forked child has from its parent: kept and never touched, since closing them would disturb the parent's."""
+_restored: weakref.WeakValueDictionary[tuple[Any, ...], DSecClient] = weakref.WeakValueDictionary()
+_restoring = threading.Lock()
+
+
+class _Found(msgspec.Struct, frozen=True):
+    sandboxes: list[types.SandboxInfo]
+
+
+class DSecClient:
+    """Opens sandboxes. Makes no connection before it is used.
+
+    ``url`` and ``token``: else ``DSEC_URL`` and ``DSEC_TOKEN``, else the node of this machine (``DSEC_NODE``, ``DSEC_ROOT``). One client
+    serves any number of event loops and threads, also after a fork, each with connections of its own; it
+    pickles without its token. At most ``max_creates_in_flight`` creates are sent at once from each loop.
+    """
+
+    def __init__(
+        self, url: str | None = None, token: str | None = None, *, project: str | None = None,
+        max_creates_in_flight: int = 64,
+    ) -> None:  # fmt: skip
+        if project is not None:
+            raise Unsupported("DSecClient(project=) is not in this version")
+        if max_creates_in_flight < 1:
+            raise InvalidArgument("max_creates_in_flight must be at least 1")
+        self._url = url
+        self._token = token
+        self._max_creates = max_creates_in_flight
+        self._pid = os.getpid()
+        self._links: dict[asyncio.AbstractEventLoop, tuple[Link, AsyncGenerator[None]]] = {}
+        self.images = Images(self)
+        self.layers = Layers(self)
+        self.tokens = Tokens(self)
+
+    def __repr__(self) -> str:
+        return f"<DSecClient {self._url or 'of this machine'}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        url = self._url
+        if url is None:
+            with suppress(DSecError):
+                url = find_address(None, self._token).url
+        return _restore, (url, self._max_creates)
+
+    # Its connections
+
+    async def open(self) -> Self:
+        """Connect now instead of at first use. Raises NodeError or Denied."""
+        await self._link().wire()
+        return self
+
+    async def close(self) -> None:
+        """Close this event loop's connections. Sandboxes and execs go on; a later call connects again."""
+        found = self._links.pop(asyncio.get_running_loop(), None)
+        if found is not None:
+            await found[1].aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _link(self) -> Link:
+        loop = asyncio.get_running_loop()
+        found = self._links.get(loop)
+        if found is not None and self._pid == os.getpid():
+            return found[0]
+        return self._new_link(loop)
+
+    def _new_link(self, loop: asyncio.AbstractEventLoop) -> Link:
+        if self._pid != os.getpid():
+            _inherited.append(self._links)
+            self._links, self._pid = {}, os.getpid()
+        for known in [known for known in self._links if known.is_closed()]:
+            del self._links[known]
+        link = Link(find_address(self._url, self._token), self._max_creates)
+        self._links[loop] = (link, _closed_with_loop(link))
+        return link
+
+    # Sandboxes
+
+    def sandbox(
+        self, image_or_args: str | SandboxArgs, *, key: str | None = None, deadline_s: float = 120.0,
+        on_full: Literal["wait", "raise"] = "wait", **fields: Unpack[SandboxFields],
+    ) -> Creating:  # fmt: skip
+        """A new sandbox: ``await`` it, or ``async with`` it, which stops it at the end.
+
+        ``fields`` are those of SandboxArgs. ``key``: the same key gives the same sandbox. ``on_full``: wait in the node's queue within
+        ``deadline_s``, or raise CapacityError at once. Cancelling withdraws it. Raises InvalidArgument, Unsupported, Conflict,
+        ImageError, CapacityError, DeadlineExceeded, NodeError.
+        """
+        args = args_of(image_or_args, fields)
+        return Creating(self, args, key=key, deadline_s=deadline_s, on_full=on_full)
+
+    def sandboxes(
+        self, args: SandboxArgs | Sequence[SandboxArgs], n: int | None = None, *, keys: Sequence[str] | None = None,
+        gang: bool = False, deadline_s: float = 120.0, on_full: Literal["wait", "raise"] = "wait",
+    ) -> CreatingMany:  # fmt: skip
+        """Many sandboxes, each as it becomes ready: ``n`` alike, or one for each of a list."""
+        if gang:
+            raise Unsupported("sandboxes(gang=True) is not in this version")
+        if isinstance(args, SandboxArgs):
+            asked = [args] * (1 if n is None else n)
+        elif n is not None:
+            raise InvalidArgument("give n with one SandboxArgs, or a list of them, not both")
+        else:
+            asked = list(args)
+        if keys is not None and (len(keys) != len(asked) or len(set(keys)) != len(keys)):
+            raise InvalidArgument(f"{len(asked)} different keys are needed, not {len(set(keys))}")
+        chosen: Sequence[str | None] = keys if keys is not None else [None] * len(asked)
+        return CreatingMany(
+            [
+                Creating(self, one, key=key, deadline_s=deadline_s, on_full=on_full)
+                for one, key in zip(asked, chosen, strict=True)
+            ]
+        )
+
+    def attach(self, sandbox_id: str) -> Sandbox:
+        """The sandbox of an ID, without asking whether there is one. Raises InvalidArgument for what is no ID."""
+        return Sandbox(self, check_sandbox_id(sandbox_id))
+
+    async def get(self, name: str) -> Sandbox:
+        """The sandbox of a name (or ID). Raises NotFound."""
+        path = f"/v1/sandboxes/{quote(name, safe='')}"
+        info = await self._link().ask_patiently("GET", path, types.SandboxInfo)
+        return Sandbox(self, info.id, info)
+
+    async def find(
+        self, job: str | None = None, labels: Mapping[str, str] | None = None,
+        state: types.SandboxState | str | None = None,
+    ) -> AsyncIterator[types.SandboxInfo]:  # fmt: skip
+        """Sandboxes that have all the labels and the state; the stopped of the last 24 h too."""
+        if job is not None:
+            raise Unsupported("find(job=) is not in this version")
+        query = [("label", f"{name}={value}") for name, value in (labels or {}).items()]
+        if state is not None:
+            query.append(("state", str(state)))
+        found = await self._link().ask_patiently("GET", "/v1/sandboxes", _Found, query=query)
+        for info in found.sandboxes:
+            yield info
+
+    async def stop_all(
+        self, *, job: str | None = None, labels: Mapping[str, str] | None = None, mine: bool = False
+    ) -> types.StopReport:
+        """Stop all of the token's principal that match; a filter is required. Others' sandboxes are never touched."""
+        if job is not None:
+            raise Unsupported("stop_all(job=) is not in this version")
+        if not labels and not mine:
+            raise InvalidArgument("stop_all needs labels= or mine=True")
+        body = types.StopFilter(labels=dict(labels) if labels else None, mine=mine)
+        return await self._link().ask_patiently("POST", "/v1/stop", types.StopReport, body=body)
+
+    async def status(self) -> types.Status:
+        """The node at a glance."""
+        return await self._link().ask_patiently("GET", "/v1/status", types.Status)
+
+    async def version(self) -> types.VersionInfo:
+        """The server's version and capabilities."""
+        return await self._link().ask_patiently("GET", "/v1/version", types.VersionInfo)
+
+    async def run_container(self, args: SandboxArgs, timeout: float = 120.0) -> Sandbox:
+        """The paper's form of ``sandbox``."""
+        return await self.sandbox(args, deadline_s=timeout)
+
+    # What waits
+
+    async def run_microvm(self, args: object, timeout: float = 120.0) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("run_microvm is not in this version")
+
+    async def run_vm(self, args: object, timeout: float = 120.0) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("run_vm is not in this version")
+
+    def job(
+        self, name: str, *, lease_s: float = 60, on_lost: Literal["stop", "pause"] = "stop",
+        max_live: int | None = None,
+    ) -> NoReturn:  # fmt: skip
+        """Raises Unsupported."""
+        raise Unsupported("job is not in this version")
+
+    async def call(self, call: object) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("call (FnCall) is not in this version")
+
+    def call_many(self, calls: object) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("call_many (FnCall) is not in this version")
+
+
+def _closed_with_loop(link: Link) -> AsyncGenerator[None]:
+    """Closes ``link`` when closed itself, which ``asyncio.run`` does with every generator that was begun in its loop."""
+
+    async def guard() -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            await link.close()
+
+    generator = guard()
+    with suppress(StopIteration):
+        generator.__anext__().send(None)
+    return generator
+
+
+def _restore(url: str | None, max_creates: int) -> DSecClient:
+    """An unpickled client: one for all handles of a process that came from the same."""
+    with _restoring:
+        known = _restored.get((url, max_creates))
+        if known is None:
+            known = _restored[(url, max_creates)] = DSecClient(url, max_creates_in_flight=max_creates)
+        return known

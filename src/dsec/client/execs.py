@@ -1,0 +1,164 @@
+"""A program that runs while its caller does other things."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from dsec.api.frames import STDERR, STDOUT, Kind, until_frame
+from dsec.api.types import ExecInfo
+from dsec.client.results import ExecResult, Exited, Gap, Stderr, Stdout
+from dsec.client.running import RECONNECT_S, ExecRequest, Run, decode_end, exited_of
+from dsec.client.stdin import Stdin
+from dsec.client.streams import WINDOW, Flowing
+from dsec.client.waiting import Patience
+from dsec.client.wire import Wire
+from dsec.errors import InvalidArgument, NodeError, Unsupported, error_from_wire
+
+if TYPE_CHECKING:
+    from dsec.client.sandbox import Sandbox
+
+__all__ = ["Event", "Exec"]
+
+Event = Stdout | Stderr | Gap | Exited
+_NAMES = {STDOUT: "stdout", STDERR: "stderr"}
+
+
+class Exec:
+    """Made by ``Sandbox.spawn``. Losing it, or the connection, ends nothing: the program runs on."""
+
+    def __init__(self, sandbox: Sandbox, exec_id: str, request: ExecRequest | None) -> None:
+        self._sandbox = sandbox
+        self._request = request
+        self._max_output_bytes = request.max_output_bytes if request is not None else 10 * 1024 * 1024
+        self._run = Run(
+            sandbox._link, sandbox.id, exec_id, request, max_output_bytes=self._max_output_bytes, eager=False
+        )
+        self.id = exec_id
+
+    def __repr__(self) -> str:
+        return f"<Exec {self.id} in {self._sandbox.id}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Exec, (self._sandbox, self.id, None)
+
+    @property
+    def stdin(self) -> Stdin:
+        """Standard input, when it was spawned with ``stdin=PIPE``; raises InvalidArgument otherwise."""
+        if self._run.stdin is None:
+            raise InvalidArgument("this exec has no standard input", remedy="spawn(…, stdin=dsec.PIPE)")
+        return self._run.stdin
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """Output from its beginning as it comes, in exact bytes, then Exited.
+
+        Only what is taken is fetched: a reader that is slower than the program may get a Gap where the node no
+        longer keeps what was not read. Raises SandboxGone, OutcomeUnknown, NodeError.
+        """
+        at = {STDOUT: 0, STDERR: 0}
+        patience = Patience(RECONNECT_S)
+        while True:
+            try:
+                async with aclosing(self._attached(at)) as events:
+                    async for event in events:
+                        patience.answered()
+                        yield event
+                return
+            except NodeError as error:
+                await patience.before_retry(error)
+
+    async def _attached(self, at: dict[int, int]) -> AsyncGenerator[Event]:
+        """Events of one attachment, from the offsets ``at`` on, which it moves."""
+        wire = await self._sandbox._link().wire()
+        receiver = Flowing()
+        credit = {channel: offset + WINDOW for channel, offset in at.items()}
+        params = {
+            "sandbox_id": self._sandbox.id, "exec_id": self.id, "mode": "stream", "offsets": dict(at),
+            "credit": dict(credit), "max_output_bytes": self._max_output_bytes,
+        }  # fmt: skip
+        number = await wire.open(receiver, "attach", params)
+        try:
+            while True:
+                frame = await receiver.next()
+                kind = frame[1]
+                if kind == Kind.DATA and frame[4]:
+                    channel, offset, data = frame[2], frame[3], frame[4]
+                    at[channel] = offset + len(data)
+                    yield Stdout(data, offset) if channel == STDOUT else Stderr(data, offset)
+                    await self._grant(wire, number, channel, at, credit)
+                elif kind == Kind.ITEM and "gap" in frame[2]:
+                    gap = frame[2]
+                    at[gap["gap"]] = gap["to"]
+                    yield Gap(_NAMES[gap["gap"]], gap["from"], gap["to"])
+                    await self._grant(wire, number, gap["gap"], at, credit)
+                elif kind == Kind.END:
+                    yield exited_of(decode_end(frame[2]))
+                    return
+                elif kind == Kind.ERROR:
+                    raise error_from_wire(frame[2])
+        finally:
+            await wire.close_stream(number)
+
+    async def _grant(self, wire: Wire, number: int, channel: int, at: dict[int, int], credit: dict[int, int]) -> None:
+        if credit[channel] - at[channel] <= WINDOW // 2:
+            credit[channel] = at[channel] + WINDOW
+            await wire.send(until_frame(number, channel, credit[channel]))
+
+    async def lines(self) -> AsyncGenerator[str]:
+        """Lines of both streams as each is complete, decoded incrementally (UTF-8 with replacement), without their ends."""
+        decoder = codecs.getincrementaldecoder("utf-8")
+        decoders = {Stdout: decoder("replace"), Stderr: decoder("replace")}
+        rest = {Stdout: "", Stderr: ""}
+        async with aclosing(self.events()) as events:
+            async for event in events:
+                if isinstance(event, Stdout | Stderr):
+                    kind = type(event)
+                    *complete, rest[kind] = (rest[kind] + decoders[kind].decode(event.data)).split("\n")
+                    for line in complete:
+                        yield line
+        for kind in (Stdout, Stderr):
+            last = rest[kind] + decoders[kind].decode(b"", final=True)
+            if last:
+                yield last
+
+    async def info(self) -> ExecInfo:
+        """What the node knows of it now."""
+        path = f"/v1/sandboxes/{self._sandbox.id}/execs/{self.id}"
+        return await self._sandbox._link().ask_patiently("GET", path, ExecInfo)
+
+    async def poll(self) -> Exited | None:
+        """How it ended, or None while it runs."""
+        info = await self.info()
+        if info.ended is None:
+            return None
+        return Exited(
+            exit_code=info.exit_code, signal=info.signal, ended=info.ended, oom_kills=info.oom_kills,
+            quota_hits=frozenset(info.quota_hits), duration_s=info.duration_s or 0.0,
+        )  # fmt: skip
+
+    async def wait(self, *, check: bool = False) -> ExecResult:
+        """Wait for the end. Cancelling this only detaches; the program runs on.
+
+        Raises SandboxGone or OutcomeUnknown with the output until then as ``partial``, NodeError, and with ``check``
+        ExecFailed or ExecTimeout.
+        """
+        result = await self._run.result()
+        return result.check() if check else result
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the leader's process group."""
+        await self._run.kill(signal=int(number))
+
+    async def kill(self, *, grace_s: float = 2.0) -> None:
+        """SIGTERM to the leader's process group, everything killed after ``grace_s``; returns when it is confirmed."""
+        await self._run.kill(grace_s=grace_s)
+
+    async def detach(self) -> None:
+        """Let go of it; it runs on."""
+        await self._run.leave()
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """Needs a terminal, which this version does not have: raises Unsupported."""
+        raise Unsupported("Exec.resize needs a terminal (pty=), which this version does not have")

@@ -1,0 +1,162 @@
+"""One event loop's way to the apiserver: a pool of HTTP connections and one WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from dsec.api import frames
+from dsec.client.discovery import Address
+from dsec.client.waiting import Patience
+from dsec.client.wire import Wire
+from dsec.errors import Denied, DSecError, NodeError, ProtocolError, error_from_wire
+
+__all__ = ["Link"]
+
+T = TypeVar("T")
+_CONNECT_S = 10.0
+_PATIENCE_S = 30.0
+_HEARTBEAT_S = 30.0
+Query = Mapping[str, str | bytes] | list[tuple[str, str]]
+
+
+class Link:
+    """Lives as long as its loop, or until ``close``. Not shared between loops."""
+
+    def __init__(self, address: Address, max_creates: int) -> None:
+        self.address = address
+        self.creates = asyncio.Semaphore(max_creates)
+        self._headers = {"Authorization": f"Bearer {address.token}"}
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+            headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=("Accept-Encoding", "Accept", "User-Agent"),
+        )
+        self._wire: Wire | None = None
+        self._connecting: asyncio.Task[Wire] | None = None
+
+    async def close(self) -> None:
+        """Close everything. The sandboxes and execs go on."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait({self._connecting})
+        if self._wire is not None:
+            await self._wire.close()
+            self._wire = None
+        await self._session.close()
+
+    # HTTP
+
+    @asynccontextmanager
+    async def exchange(
+        self, method: str, path: str, query: Query | None = None, body: bytes | AsyncIterable[bytes] | None = None,
+        content_type: str = "application/json",
+    ) -> AsyncIterator[aiohttp.ClientResponse]:  # fmt: skip
+        """One request, its answer not yet read; error answers and broken connections become errors of ours."""
+        url = URL(self.address.url + path + ("?" + urlencode(query) if query else ""), encoded=True)
+        headers = {"Content-Type": content_type} if body is not None else {}
+        try:
+            async with self._session.request(method, url, data=body, headers=headers, allow_redirects=False) as answer:
+                if answer.status >= 400:
+                    raise _error_of(answer.status, await answer.read())
+                yield answer
+        except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error, DSecError):
+                raise
+            raise self._unreachable(error) from None
+
+    async def ask(
+        self, method: str, path: str, kind: type[T], *, query: Query | None = None, body: object = None,
+    ) -> T:  # fmt: skip
+        """One JSON request and its answer."""
+        raw = None if body is None else msgspec.json.encode(body)
+        async with self.exchange(method, path, query, raw) as answer:
+            return decode_answer(await answer.read(), kind)
+
+    async def ask_patiently(
+        self, method: str, path: str, kind: type[T], *, query: Query | None = None, body: object = None,
+        patience_s: float = _PATIENCE_S,
+    ) -> T:  # fmt: skip
+        """The same for what may be asked twice: goes on while the node does not answer."""
+        patience = Patience(patience_s)
+        while True:
+            try:
+                return await self.ask(method, path, kind, query=query, body=body)
+            except NodeError as error:
+                await patience.before_retry(error)
+
+    # WebSocket
+
+    async def wire(self) -> Wire:
+        """The WebSocket, opened if there is none. Raises NodeError or Denied."""
+        if self._wire is not None and self._wire.alive:
+            return self._wire
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+            self._connecting.add_done_callback(_look_at)
+        return await asyncio.shield(self._connecting)
+
+    async def _connect(self) -> Wire:
+        old, self._wire = self._wire, None
+        if old is not None:
+            await old.close()
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                socket = await self._session.ws_connect(
+                    URL(self.address.url + "/v1/ws", encoded=True),
+                    heartbeat=_HEARTBEAT_S,
+                    max_msg_size=4 * frames.MAX_FRAME_BYTES,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=0.5),
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            raise _error_of(error.status, b"") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._unreachable(error) from None
+        self._wire = Wire(socket)
+        return self._wire
+
+    def _unreachable(self, error: BaseException) -> NodeError:
+        refused = isinstance(error, ConnectionRefusedError | aiohttp.ClientConnectorError)
+        details: dict[str, Any] = {"refused": True} if refused else {}
+        return NodeError(
+            f"the apiserver at {self.address.url} does not answer ({str(error) or type(error).__name__})",
+            phase="connect",
+            remedy="`dsec status` says whether the node is up; `dsec up` starts or repairs it",
+            **details,
+        )
+
+
+def decode_answer(body: bytes, kind: type[T]) -> T:
+    """An answer of the server's; raises ProtocolError for what is none."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"the server's answer is malformed: {error}") from None
+
+
+def _error_of(status: int, body: bytes) -> DSecError:
+    try:
+        wire = msgspec.json.decode(body)["error"]
+        return error_from_wire(wire)
+    except (msgspec.DecodeError, KeyError, TypeError):
+        pass
+    if status in (401, 403):
+        return Denied("the token is unknown, revoked or expired", phase="token", remedy="Set DSEC_TOKEN")
+    if status in (502, 503, 504):
+        return NodeError(f"the node does not answer (status {status})", phase="connect")
+    return ProtocolError(f"the server answered {status} without an error of dsec's", status=status)
+
+
+def _look_at(task: asyncio.Task[Wire]) -> None:
+    if not task.cancelled():
+        task.exception()

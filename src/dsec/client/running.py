@@ -1,0 +1,308 @@
+"""The promises about execs: started once, never run again, joined by its ID after a lost connection, killed when cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from dsec.api.frames import STDERR, STDOUT
+from dsec.api.ids import exec_id
+from dsec.api.types import Ended, ExecUsage
+from dsec.client.link import Link
+from dsec.client.results import ExecResult, Exited, Kept, Output
+from dsec.client.stdin import Stdin
+from dsec.client.streams import UNLIMITED, Collecting
+from dsec.client.waiting import Patience, shielded
+from dsec.client.wire import Lost
+from dsec.errors import (
+    CommandError,
+    DSecError,
+    InvalidArgument,
+    NodeError,
+    NotFound,
+    OutcomeUnknown,
+    ProtocolError,
+    SandboxGone,
+)
+
+__all__ = ["RECONNECT_S", "ExecEnd", "ExecRequest", "Run", "exited_of"]
+
+T = TypeVar("T")
+RECONNECT_S = 120.0
+"""How long an exec goes on looking for a node that does not answer."""
+MAX_OUTPUT_BYTES = 64 * 1024 * 1024
+_TOLD_S = 10.0
+"""How long it goes on when the node does answer, that it cannot."""
+_CREDIT = {STDOUT: UNLIMITED, STDERR: UNLIMITED}
+_NO_CREDIT = {STDOUT: 0, STDERR: 0}
+
+
+class _EndUsage(msgspec.Struct, frozen=True):
+    cpu_ns: int = 0
+    memory_peak_bytes: int = 0
+
+
+class ExecEnd(msgspec.Struct, frozen=True):
+    """The ``end`` of an exec's stream (docs/protocols.md)."""
+
+    exec_id: str
+    ended: Ended
+    stdout_total: int
+    stderr_total: int
+    started_at: float
+    duration_ns: int
+    exit_code: int | None = None
+    signal: int | None = None
+    oom_kills: int = 0
+    quota_hits: list[str] = []
+    usage: _EndUsage = _EndUsage()
+
+
+@dataclass(frozen=True)
+class ExecRequest:
+    """What is to run. ``argv`` or ``shell``; ``key`` names it for ever."""
+
+    sandbox_id: str
+    key: str
+    argv: tuple[bytes, ...] | None = None
+    shell: str | None = None
+    login: bool = False
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    timeout_s: float | None = None
+    grace_s: float = 2.0
+    stdin: bool = False
+    max_output_bytes: int = 10 * 1024 * 1024
+    backpressure: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.argv is None) == (self.shell is None):
+            raise InvalidArgument("give either the words of a program or shell=")
+        if self.argv is not None and not self.argv:
+            raise InvalidArgument("there is no program to run")
+        _check_seconds("timeout_s", self.timeout_s, least=0.001)
+        _check_seconds("grace_s", self.grace_s, least=0)
+        if not 0 < self.max_output_bytes <= MAX_OUTPUT_BYTES:
+            raise InvalidArgument(f"max_output_bytes must be between 1 and {MAX_OUTPUT_BYTES}")
+
+    @property
+    def exec_id(self) -> str:
+        """Follows from sandbox and key."""
+        return exec_id(self.sandbox_id, self.key)
+
+    def params(self) -> dict[str, Any]:
+        """The ``exec`` open's params, but for mode and credit."""
+        return {
+            "sandbox_id": self.sandbox_id, "key": self.key, "argv": self.argv, "shell": self.shell,
+            "login": self.login, "cwd": self.cwd, "env": self.env, "user": self.user, "timeout_s": self.timeout_s,
+            "grace_s": self.grace_s, "stdin": self.stdin, "max_output_bytes": self.max_output_bytes,
+            "backpressure": self.backpressure,
+        }  # fmt: skip
+
+
+def _check_seconds(name: str, value: float | None, *, least: float) -> None:
+    if value is not None and not (math.isfinite(value) and value >= least):
+        raise InvalidArgument(f"{name} must be a number of seconds of at least {least}, not {value}")
+
+
+class Run:
+    """One exec, over whatever connections and event loops it takes.
+
+    ``request`` None: an exec that something else started; it can be attached to, never started.
+    """
+
+    def __init__(
+        self, link: Callable[[], Link], sandbox_id: str, identifier: str, request: ExecRequest | None,
+        *, max_output_bytes: int, eager: bool,
+    ) -> None:  # fmt: skip
+        self._link = link
+        self._sandbox_id = sandbox_id
+        self.exec_id = identifier
+        self._request = request
+        self._max_output_bytes = max_output_bytes
+        self._eager = eager
+        self._receiver: Collecting | None = None
+        self._opening = asyncio.Lock()
+        self._joining = False
+        self._restarted = False
+        self.sent = False
+        self.stdin = Stdin(self.stream) if request is not None and request.stdin else None
+
+    # Waiting
+
+    async def result(self) -> ExecResult:
+        """Wait for the end. Raises SandboxGone, OutcomeUnknown, NodeError, CommandError and what the request deserves."""
+        return await self._persist(self._ended)
+
+    async def started(self) -> None:
+        """Wait until the program runs (or has run); raises what kept it from it."""
+        await self._persist(self._begun)
+
+    async def _persist(self, step: Callable[[Collecting], Awaitable[T]]) -> T:
+        patience = Patience(RECONNECT_S)
+        while True:
+            try:
+                return await step(await self.stream())
+            except Lost as error:
+                await patience.before_retry(self._named(error))
+            except NodeError as error:
+                told = self._receiver is not None
+                self._receiver = None
+                await patience.before_retry(self._named(error), limit_s=_TOLD_S if told else None)
+            except NotFound as error:
+                self._receiver = None
+                self._never_began(error)
+
+    def _named(self, error: NodeError) -> NodeError:
+        """The same for the user: what it was about, and what can be done."""
+        if not self.sent:
+            return error
+        return NodeError(
+            error.message, sandbox_id=self._sandbox_id, phase=error.phase, retry_after_s=error.retry_after_s,
+            remedy=f"The exec was sent and may be running; its ID is {self.exec_id}",
+            **(error.details | {"exec_id": self.exec_id}),
+        )  # fmt: skip
+
+    def _never_began(self, error: NotFound) -> None:
+        """Joining found no such exec in a sandbox that is known: it never began, and the same key may start it.
+
+        Where the sandbox itself is unknown by now, nobody can say whether the exec ran.
+        """
+        if self._request is not None and self._joining and not self._restarted:
+            self._restarted = True
+            self.sent = False
+        elif self._restarted:
+            raise OutcomeUnknown(
+                f"the connection broke, and the node no longer knows the sandbox ({error.message})",
+                sandbox_id=self._sandbox_id, exec_id=self.exec_id,
+            ) from None  # fmt: skip
+        else:
+            raise error
+
+    async def _ended(self, receiver: Collecting) -> ExecResult:
+        await receiver.want_output()
+        outcome = await asyncio.shield(receiver.done) if not self._eager else await receiver.done
+        if not isinstance(outcome, DSecError):
+            return self._result(outcome, receiver)
+        if isinstance(outcome, SandboxGone | OutcomeUnknown):
+            outcome.partial = Output(_kept(receiver.out), _kept(receiver.err))
+        raise outcome
+
+    async def _begun(self, receiver: Collecting) -> None:
+        assert receiver.started is not None
+        error = await asyncio.shield(receiver.started)
+        if error is not None:
+            raise error
+
+    def _result(self, end: dict[str, Any], receiver: Collecting) -> ExecResult:
+        facts = decode_end(end)
+        usage = facts.usage
+        return ExecResult(
+            exit_code=facts.exit_code, signal=facts.signal, ended=facts.ended, oom_kills=facts.oom_kills,
+            quota_hits=frozenset(facts.quota_hits), started_at=facts.started_at, duration_s=facts.duration_ns / 1e9,
+            usage=ExecUsage(cpu_s=usage.cpu_ns / 1e9, memory_peak_mib=usage.memory_peak_bytes / 2**20),
+            sandbox_id=self._sandbox_id, exec_id=self.exec_id,
+            stdout_kept=receiver.out.kept(facts.stdout_total) if receiver.out else Kept((), facts.stdout_total),
+            stderr_kept=receiver.err.kept(facts.stderr_total) if receiver.err else Kept((), facts.stderr_total),
+        )  # fmt: skip
+
+    # The stream
+
+    async def stream(self) -> Collecting:
+        """The stream of this exec, opened (again) if there is none, it is lost, or it belongs to another loop."""
+        loop = asyncio.get_running_loop()
+        if self._usable(loop):
+            assert self._receiver is not None
+            return self._receiver
+        async with self._opening:
+            if not self._usable(loop):
+                self._receiver = await self._open(loop)
+            assert self._receiver is not None
+            return self._receiver
+
+    def _usable(self, loop: asyncio.AbstractEventLoop) -> bool:
+        known = self._receiver
+        if known is None or known.loop is not loop:
+            return False
+        return not (known.done.done() and isinstance(known.done.result(), Lost))
+
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> Collecting:
+        receiver = Collecting(loop, credited=self._eager)
+        if not self._eager:
+            receiver.started = loop.create_future()
+        if self.stdin is not None:
+            receiver.on_stdin_credit = self.stdin.granted
+        receiver.wire = wire = await self._link().wire()
+        method, params = self._call(_CREDIT if self._eager else _NO_CREDIT)
+        receiver.number = await wire.open(receiver, method, params)
+        if self._joining and self.stdin is not None:
+            self.stdin.rewind()
+            await self._send_again(self.stdin, receiver)
+        return receiver
+
+    def _call(self, credit: dict[int, int]) -> tuple[str, dict[str, Any]]:
+        self._joining = self.sent or self._request is None
+        if self._request is not None and not self._joining:
+            self.sent = True
+            return "exec", self._request.params() | {"mode": "collect", "credit": credit}
+        return "attach", {
+            "sandbox_id": self._sandbox_id, "exec_id": self.exec_id, "mode": "collect",
+            "offsets": {STDOUT: 0, STDERR: 0}, "credit": credit, "max_output_bytes": self._max_output_bytes,
+        }  # fmt: skip
+
+    async def _send_again(self, stdin: Stdin, receiver: Collecting) -> None:
+        if stdin.unsent:
+            try:
+                await stdin.send_on(receiver)
+            except CommandError:
+                return
+
+    async def leave(self) -> None:
+        """Close the stream; the exec goes on."""
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None and receiver.wire is not None and receiver.loop is asyncio.get_running_loop():
+            await receiver.wire.close_stream(receiver.number)
+
+    # Ending it
+
+    async def kill(self, *, signal: int | None = None, grace_s: float = 2.0) -> None:
+        """Ask the node to signal or kill it; returns when confirmed."""
+        path = f"/v1/sandboxes/{self._sandbox_id}/execs/{self.exec_id}/kill"
+        body = {"signal": signal, "grace_s": grace_s}
+        await self._link().ask_patiently("POST", path, dict[str, Any], body=body)
+
+    async def kill_confirmed(self, grace_s: float) -> None:
+        """What a cancelled exec does: kill it and wait for the confirmation, at most ``grace_s`` + 2 s."""
+        if self.sent:
+            await shielded(self.kill(grace_s=grace_s), grace_s + 2.0)
+            await shielded(self.leave(), 0.5)
+
+
+def decode_end(end: object) -> ExecEnd:
+    """The wire form of an end; raises ProtocolError."""
+    try:
+        return msgspec.convert(end, ExecEnd)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"the end of an exec is malformed: {error}") from None
+
+
+def exited_of(end: ExecEnd) -> Exited:
+    """The event of an end."""
+    return Exited(
+        exit_code=end.exit_code, signal=end.signal, ended=end.ended, oom_kills=end.oom_kills,
+        quota_hits=frozenset(end.quota_hits), duration_s=end.duration_ns / 1e9,
+    )  # fmt: skip
+
+
+def _kept(pieces: Any) -> Kept:
+    if pieces is None:
+        return Kept()
+    kept: Kept = pieces.kept(0)
+    ends = [offset + len(piece) for offset, piece in kept.pieces]
+    return Kept(kept.pieces, max(ends, default=0))

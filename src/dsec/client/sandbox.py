@@ -1,0 +1,294 @@
+"""A sandbox, as its user holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+
+import msgspec
+
+from dsec.api import types
+from dsec.api.ids import check_key, check_sandbox_id, new_key
+from dsec.client.execs import Exec
+from dsec.client.files import Files
+from dsec.client.link import Link
+from dsec.client.logs import LogEvent, read_logs
+from dsec.client.owned import disown, own_exec
+from dsec.client.results import ExecResult, ProofOfDeath, Stopped
+from dsec.client.running import ExecRequest, Run
+from dsec.client.stdin import Stdin
+from dsec.errors import CommandError, InvalidArgument, Unsupported
+
+if TYPE_CHECKING:
+    from dsec.client.client import DSecClient
+
+__all__ = ["PIPE", "Sandbox"]
+
+PIPE: Final = "pipe"
+"""For ``spawn(stdin=PIPE)``."""
+Word = str | bytes | os.PathLike[str]
+_DEFAULT_OUTPUT = 10 * 1024 * 1024
+
+
+class _Executions(msgspec.Struct, frozen=True):
+    execs: list[types.ExecInfo]
+
+
+class _Story(msgspec.Struct, frozen=True):
+    story: list[types.StoryEntry]
+
+
+class Sandbox:
+    """Made by ``DSecClient.sandbox``, ``sandboxes``, ``attach`` or ``get``. Holds an ID, not a connection: losing it ends nothing."""
+
+    def __init__(self, client: DSecClient, sandbox_id: str, info: types.SandboxInfo | None = None) -> None:
+        self._client = client
+        self._info = info
+        self.id = check_sandbox_id(sandbox_id)
+        self.files = Files(self)
+
+    def __repr__(self) -> str:
+        return f"<Sandbox {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sandbox) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sandbox, (self._client, self.id, self._info)
+
+    def _link(self) -> Link:
+        return self._client._link()
+
+    # What it is
+
+    @property
+    def backend(self) -> str:
+        """container, microvm or vm. Of an attached sandbox known only after ``info()``."""
+        return self._known().backend
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels. Of an attached sandbox known only after ``info()``."""
+        return dict(self._known().labels)
+
+    def _known(self) -> types.SandboxInfo:
+        if self._info is None:
+            raise InvalidArgument("this sandbox was attached by ID; await its info() first", sandbox_id=self.id)
+        return self._info
+
+    async def info(self) -> types.SandboxInfo:
+        """State, limits, and once it has ended cause, exit code and usage; for 24 h after the end too."""
+        self._info = await self._link().ask_patiently("GET", f"/v1/sandboxes/{self.id}", types.SandboxInfo)
+        return self._info
+
+    async def story(self) -> list[types.StoryEntry]:
+        """Every transition: when, what, why, by whom."""
+        found = await self._link().ask_patiently("GET", f"/v1/sandboxes/{self.id}/story", _Story)
+        return found.story
+
+    async def usage(self) -> types.Usage:
+        """What it has used so far."""
+        return await self._link().ask_patiently("GET", f"/v1/sandboxes/{self.id}/usage", types.Usage)
+
+    async def execs(self) -> list[types.ExecInfo]:
+        """Its execs, running and ended, in the order of their start."""
+        found = await self._link().ask_patiently("GET", f"/v1/sandboxes/{self.id}/execs", _Executions)
+        return found.execs
+
+    def logs(self, *, follow: bool = False, exec_id: str | None = None) -> AsyncGenerator[LogEvent]:
+        """Output of the main process, or else of all execs in the order of their start; of the stopped: what was kept.
+
+        ExecStarted comes before each exec's output. ``follow`` goes on until the sandbox ends.
+        """
+        return read_logs(self, follow=follow, exec_id=exec_id)
+
+    # Running programs
+
+    async def exec(
+        self, *argv: Word, cwd: str | None = None, env: Mapping[str, str] | None = None, user: str | None = None,
+        timeout_s: float | None = None, grace_s: float = 2.0, stdin: bytes | str | None = None,
+        merge_stderr: bool = False, max_output_bytes: int = _DEFAULT_OUTPUT, check: bool = False,
+        key: str | None = None,
+    ) -> ExecResult:  # fmt: skip
+        """Run a program to its end. A non-zero exit is data, unless ``check``.
+
+        ``timeout_s`` is the program's; when it passes, SIGTERM goes to its process group and after ``grace_s`` all is killed.
+        ``max_output_bytes`` is per stream; of longer ones head and tail are kept. ``key`` names the exec: the same key gives the same result
+        and never a second run. Cancelling this kills the program and waits for the confirmation.
+
+        Raises ExecutableNotFound, NotExecutable, InvalidArgument (a user or cwd that does not exist), SandboxGone,
+        OutcomeUnknown, NodeError; with ``check`` ExecFailed and ExecTimeout.
+        """
+        _refuse("exec(merge_stderr=True)", merge_stderr)
+        request = ExecRequest(
+            self.id, check_key(key) if key is not None else new_key(), argv=_words(argv), cwd=cwd, env=env or {},
+            user=user, timeout_s=timeout_s, grace_s=grace_s, stdin=stdin is not None,
+            max_output_bytes=max_output_bytes,
+        )  # fmt: skip
+        return await self._to_its_end(request, stdin, check)
+
+    async def run_shell(
+        self, script: str, *, login: bool = False, cwd: str | None = None, env: Mapping[str, str] | None = None,
+        user: str | None = None, timeout_s: float | None = None, grace_s: float = 2.0,
+        stdin: bytes | str | None = None, merge_stderr: bool = False, max_output_bytes: int = _DEFAULT_OUTPUT,
+        check: bool = False, key: str | None = None,
+    ) -> ExecResult:  # fmt: skip
+        """Run a script in /bin/bash, or else /bin/sh, with ``-c`` (``-lc`` with ``login``); otherwise as ``exec``."""
+        _refuse("run_shell(merge_stderr=True)", merge_stderr)
+        request = ExecRequest(
+            self.id, check_key(key) if key is not None else new_key(), shell=script, login=login, cwd=cwd,
+            env=env or {}, user=user, timeout_s=timeout_s, grace_s=grace_s, stdin=stdin is not None,
+            max_output_bytes=max_output_bytes,
+        )  # fmt: skip
+        return await self._to_its_end(request, stdin, check)
+
+    async def _to_its_end(self, request: ExecRequest, stdin: bytes | str | None, check: bool) -> ExecResult:
+        link = self._link()
+        run = Run(
+            self._link, self.id, request.exec_id, request, max_output_bytes=request.max_output_bytes, eager=True
+        )
+        owned = own_exec(link.address, self.id, request.exec_id)
+        feeding = None
+        if run.stdin is not None and stdin is not None:
+            feeding = asyncio.get_running_loop().create_task(_feed(run.stdin, stdin))
+        try:
+            result = await run.result()
+        except asyncio.CancelledError:
+            await run.kill_confirmed(request.grace_s)
+            raise
+        finally:
+            disown(owned)
+            if feeding is not None:
+                feeding.cancel()
+        return result.check() if check else result
+
+    async def spawn(
+        self, *argv: Word, shell: str | None = None, pty: object = None, stdin: Literal["pipe"] | None = None,
+        cwd: str | None = None, env: Mapping[str, str] | None = None, user: str | None = None,
+        timeout_s: float | None = None, grace_s: float = 2.0, merge_stderr: bool = False,
+        max_output_bytes: int = _DEFAULT_OUTPUT, backpressure: bool = False, key: str | None = None,
+    ) -> Exec:  # fmt: skip
+        """Start a program, or a script with ``shell=``, and return once it runs. Raises as ``exec`` does.
+
+        ``backpressure``: a program that nobody reads is held back instead of losing old output.
+        """
+        _refuse("spawn(pty=)", pty)
+        _refuse("spawn(merge_stderr=True)", merge_stderr)
+        if stdin not in (None, PIPE):
+            raise InvalidArgument("spawn takes stdin=PIPE or None; exec and run_shell take bytes")
+        request = ExecRequest(
+            self.id, check_key(key) if key is not None else new_key(), argv=_words(argv) if argv else None,
+            shell=shell, cwd=cwd, env=env or {}, user=user, timeout_s=timeout_s, grace_s=grace_s,
+            stdin=stdin == PIPE, max_output_bytes=max_output_bytes, backpressure=backpressure,
+        )  # fmt: skip
+        made = Exec(self, request.exec_id, request)
+        try:
+            await made._run.started()
+        except asyncio.CancelledError:
+            await made._run.kill_confirmed(grace_s)
+            raise
+        return made
+
+    # Files, short
+
+    async def read(self, path: str, *, offset: int = 0, limit: int | None = None, user: str | None = None) -> bytes:
+        """``files.read``."""
+        return await self.files.read(path, offset=offset, limit=limit, user=user)
+
+    async def write(
+        self, path: str, data: bytes | str, *, mode: int | None = None, parents: bool = False, user: str | None = None
+    ) -> types.FileWritten:
+        """``files.write``."""
+        return await self.files.write(path, data, mode=mode, parents=parents, user=user)
+
+    # Ending it
+
+    async def stop(
+        self, *, keep: Literal["nothing", "disk"] = "nothing", keep_s: float = 3600, grace_s: float = 0.0
+    ) -> Stopped:
+        """Stop it; returns when the node has seen that no process is left. Stopping a stopped one gives the same answer.
+
+        ``grace_s``: how long programs may react to SIGTERM first.
+        """
+        if keep != "nothing":
+            raise Unsupported("stop(keep=) other than 'nothing' is not in this version")
+        body = types.StopRequest(grace_s=grace_s, keep=keep, keep_s=keep_s)
+        found = await self._link().ask_patiently("POST", f"/v1/sandboxes/{self.id}/stop", types.Stopped, body=body)
+        return Stopped(
+            id=found.id, cause=found.cause, ended_at=found.ended_at,
+            proof_of_death=ProofOfDeath(found.processes, found.waited_s), usage=found.usage,
+        )  # fmt: skip
+
+    async def kill(self, exec_id: str, *, signal: int | None = None, grace_s: float = 2.0) -> None:
+        """Kill one exec by its ID (SIGTERM, after ``grace_s`` everything), confirmed; or only send it ``signal``."""
+        path = f"/v1/sandboxes/{self.id}/execs/{exec_id}/kill"
+        body = types.KillRequest(signal=signal, grace_s=grace_s)
+        await self._link().ask_patiently("POST", path, dict[str, Any], body=body)
+
+    async def remove(self, *, force: bool = False) -> None:
+        """Drop what is kept of a stopped sandbox; ``force`` stops a running one first. Raises Conflict without it."""
+        query = {"force": "true"} if force else None
+        await self._link().ask_patiently("DELETE", f"/v1/sandboxes/{self.id}", dict[str, Any], query=query)
+
+    # What waits
+
+    def attach(self, exec_id: str, *, offset: int = 0) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("Sandbox.attach is not in this version")
+
+    def events(self) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("Sandbox.events is not in this version")
+
+    async def open_session(self, shell: str | None = None) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("Sandbox.open_session is not in this version")
+
+    async def expose(self, port: int) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("Sandbox.expose is not in this version")
+
+    async def set_network(self, network: object) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("Sandbox.set_network is not in this version")
+
+    async def snapshot(self, *, memory: bool = False) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("Sandbox.snapshot is not in this version")
+
+    def fork(self, n: int) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("Sandbox.fork is not in this version")
+
+    async def pause(self) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("Sandbox.pause is not in this version")
+
+    async def resume(self) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("Sandbox.resume is not in this version")
+
+    async def pack_diff(self, reference: str) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported("Sandbox.pack_diff is not in this version")
+
+
+def _words(argv: tuple[Word, ...]) -> tuple[bytes, ...]:
+    return tuple(os.fsencode(word) for word in argv)
+
+
+def _refuse(what: str, value: object) -> None:
+    if value:
+        raise Unsupported(f"{what} is not in this version")
+
+
+async def _feed(stdin: Stdin, data: bytes | str) -> None:
+    with suppress(CommandError):
+        await stdin.write(data)
+        await stdin.close()

@@ -1,0 +1,99 @@
+"""Input of a running program: exact bytes within the credit that it gives, over whatever connections it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from dsec.api.frames import CHUNK_BYTES, STDIN, data_frame
+from dsec.client.wire import Lost
+from dsec.errors import CommandError, InvalidArgument
+
+if TYPE_CHECKING:
+    from dsec.client.streams import Collecting
+
+__all__ = ["Stdin"]
+
+_INITIAL_CREDIT = 256 * 1024
+
+
+class Stdin:
+    """``await write(data)``, ``await close()``. ``write`` returns when all is sent, so it waits for a program that reads slowly."""
+
+    def __init__(self, stream: Callable[[], Awaitable[Collecting]]) -> None:
+        self._stream = stream
+        self._pending = bytearray()
+        self._base = 0
+        self._sent = 0
+        self._credit = _INITIAL_CREDIT
+        self._closed = False
+        self._wake: asyncio.Event | None = None
+        self._turn = asyncio.Lock()
+
+    async def write(self, data: bytes | str) -> None:
+        """Send bytes (text as UTF-8). Raises CommandError when the program has ended, InvalidArgument after ``close``."""
+        if self._closed:
+            raise InvalidArgument("standard input has been closed")
+        view = memoryview(data.encode() if isinstance(data, str) else data)
+        while view:
+            taken = min(len(view), CHUNK_BYTES)
+            self._pending += view[:taken]
+            view = view[taken:]
+            await self._push()
+
+    async def close(self) -> None:
+        """End of input."""
+        if not self._closed:
+            self._closed = True
+            await self._push()
+
+    def granted(self, offset: int) -> None:
+        """Credit from the runtime; −1: the stream is over."""
+        if offset > self._credit:
+            self._credit = offset
+            taken = max(0, offset - _INITIAL_CREDIT)
+            if taken > self._base:
+                del self._pending[: taken - self._base]
+                self._base = taken
+        if self._wake is not None:
+            self._wake.set()
+
+    def rewind(self) -> None:
+        """A new stream: what is not known to have arrived is sent again, at its own offsets."""
+        self._sent = self._base
+
+    @property
+    def unsent(self) -> bool:
+        """Whether there is something to send, the end of input included."""
+        return self._closed or self._sent < self._base + len(self._pending)
+
+    async def _push(self) -> None:
+        async with self._turn:
+            while True:
+                self._wake = asyncio.Event()
+                stream = await self._stream()
+                try:
+                    if await self.send_on(stream):
+                        return
+                except Lost:
+                    continue
+                await self._wake.wait()
+
+    async def send_on(self, stream: Collecting) -> bool:
+        """Send what credit allows; True when all is sent. Raises CommandError when the program has ended."""
+        end = self._base + len(self._pending)
+        while self._sent < end or self._closed:
+            if stream.done.done():
+                if isinstance(stream.done.result(), Lost):
+                    return False
+                raise CommandError("the program has ended and reads no more input", phase="stdin")
+            upto = min(end, self._credit, self._sent + CHUNK_BYTES)
+            if upto <= self._sent and self._sent < end:
+                return False
+            start, self._sent = self._sent, max(upto, self._sent)
+            piece = bytes(self._pending[start - self._base : self._sent - self._base])
+            await stream.send(data_frame(stream.number, STDIN, start, piece))
+            if not piece:
+                return True
+        return True

@@ -1,0 +1,106 @@
+"""One WebSocket with many streams on it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+import aiohttp
+
+from dsec.api import frames
+from dsec.errors import NodeError, ProtocolError
+
+__all__ = ["Lost", "Receiver", "Wire"]
+
+
+class Lost(NodeError):
+    """The WebSocket broke. Never leaves the SDK as it is: streams are opened again elsewhere, or give NodeError."""
+
+
+class Receiver(Protocol):
+    """The end of one stream. Called by the reader of the WebSocket; must not block."""
+
+    def on_frame(self, frame: list[Any]) -> None:
+        """A frame of the stream."""
+
+    def on_lost(self) -> None:
+        """The WebSocket broke; no frame follows."""
+
+
+class Wire:
+    """An open WebSocket. Its reader is the only task; frames are dispatched by plain calls."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._streams: dict[int, Receiver] = {}
+        self._next = 0
+        self.alive = True
+        self._reader = asyncio.get_running_loop().create_task(self._read())
+
+    async def open(self, receiver: Receiver, method: str, params: dict[str, Any]) -> int:
+        """Begin a stream; returns its number. Raises Lost."""
+        self._next += 1
+        number = self._next
+        frame = frames.open_frame(number, method, params)
+        if len(frame) > frames.MAX_FRAME_BYTES:
+            raise ProtocolError(f"a request of {len(frame)} bytes is longer than a frame", phase="open")
+        self._streams[number] = receiver
+        try:
+            await self.send(frame)
+        except Lost:
+            self._streams.pop(number, None)
+            raise
+        return number
+
+    async def send(self, frame: bytes) -> None:
+        """Send one frame; waits while the other side takes nothing. Raises Lost."""
+        if not self.alive:
+            raise Lost("the connection to the apiserver broke", phase="stream")
+        try:
+            await self._socket.send_bytes(frame)
+        except (aiohttp.ClientError, ConnectionError, RuntimeError) as error:
+            raise Lost(f"the connection to the apiserver broke ({error})", phase="stream") from None
+
+    def forget(self, number: int) -> bool:
+        """Drop what still comes for a stream; True if it was open."""
+        return self._streams.pop(number, None) is not None
+
+    async def close_stream(self, number: int) -> None:
+        """Tell the other side that nobody listens any more. Ends nothing but the stream."""
+        if self.forget(number) and self.alive:
+            try:
+                await self.send(frames.close_frame(number))
+            except Lost:
+                return
+
+    async def close(self) -> None:
+        """Close the WebSocket."""
+        self._reader.cancel()
+        await asyncio.wait({self._reader})
+        await self._socket.close()
+
+    async def _read(self) -> None:
+        socket, streams = self._socket, self._streams
+        try:
+            while True:
+                message = await socket.receive()
+                if message.type is not aiohttp.WSMsgType.BINARY:
+                    return
+                frame = frames.decode(message.data)
+                receiver = streams.get(frame[0])
+                if receiver is None:
+                    continue
+                if frame[1] == frames.Kind.END or frame[1] == frames.Kind.ERROR:
+                    del streams[frame[0]]
+                receiver.on_frame(frame)
+        except ProtocolError:
+            return
+        finally:
+            self._lose()
+
+    def _lose(self) -> None:
+        self.alive = False
+        receivers = list(self._streams.values())
+        self._streams.clear()
+        for receiver in receivers:
+            receiver.on_lost()
