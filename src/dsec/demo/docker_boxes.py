@@ -98,11 +98,12 @@ class DockerBoxes:
             if not await self.api.has_image(base):
                 await self.api.import_image(_REPOSITORY, base.partition(":")[2], self.root(environment.image))
             if references and not await self.api.has_image(name):
-                await self.api.build_image(name, self._context(base, references))
+                await self.api.build_image(name, self.context(base, references))
         self._images.add(name)
         return name
 
-    def _context(self, base: str, references: Sequence[str]) -> bytes:
+    def context(self, base: str, references: Sequence[str]) -> bytes:
+        """A build context that lays layers over a base image; raises InvalidArgument for one that was not built."""
         unknown = [reference for reference in references if reference not in self._layers]
         if unknown:
             raise InvalidArgument(f"no layer {unknown[0]!r} was built")

@@ -70,8 +70,7 @@ async def _sample(
     patch = Patch(written={}, removed=frozenset())
     try:
         async with _measured(boxes, agent_environment(image, case, toolkit), timings) as agent:
-            await policy.act(agent, case)
-            patch = await extract(agent, case)
+            patch = await _work(agent, case, policy)
         # Graded only once the agent's box is confirmed dead: nothing that it left can see, or touch, the grading.
         on_grading()
         environment = grader_environment(image, case.task, case.grader_layer, toolkit)
@@ -91,26 +90,37 @@ async def _sample(
     )
 
 
+async def _work(agent: Box, case: Case, policy: Policy) -> Patch:
+    """What the agent achieved. An agent that wrecks its own sandbox achieved nothing; only that is forgiven."""
+    try:
+        await policy.act(agent, case)
+        return await extract(agent, case)
+    except DSecError as error:
+        if error.fault not in ("command", "sandbox"):
+            raise
+        return Patch(written={}, removed=frozenset())
+
+
 @contextlib.asynccontextmanager
 async def _measured(boxes: Boxes, environment: Environment, timings: list[Timing]) -> AsyncIterator[Box]:
     """A box, stopped on the way out. Its create and a first exec of ``true`` are timed as the client sees them."""
     asked = time.monotonic()
     box = await boxes.create(environment)
-    created = time.monotonic()
+    created = answered = time.monotonic()
     try:
         await box.run("true", timeout_s=_TRUE_S)
         answered = time.monotonic()
         yield box
     finally:
         end = await box.stop()
-    timings.append(
-        Timing(
-            created_at=created,
-            create_s=created - asked,
-            exec_s=answered - created,
-            ended_at=time.monotonic(),
-            cpu_s=end.cpu_s,
-            memory_peak_mib=end.memory_peak_mib,
-            processes=end.processes,
+        timings.append(
+            Timing(
+                created_at=created,
+                create_s=created - asked,
+                exec_s=answered - created,
+                ended_at=time.monotonic(),
+                cpu_s=end.cpu_s,
+                memory_peak_mib=end.memory_peak_mib,
+                processes=end.processes,
+            )
         )
-    )
