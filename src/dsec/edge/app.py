@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from dsec.backends.container import ContainerBackend
 from dsec.backends.link import RuntimeLink
+from dsec.backends.wire import SandboxEnd
 from dsec.edge.capacity import Machine, this_machine
 from dsec.edge.core import Core
 from dsec.edge.creates import Creates
@@ -122,13 +123,20 @@ class Edge:
     def _adopt(self) -> None:
         """Load this boot's sandboxes; those of an earlier boot are lost, and go to the catalogue."""
         core = self.core
-        for record in core.records.begin_boot(core.boot_id):
-            core.add(record)
-            core.note_lost(record, "reboot", "the machine was booted again")
-            core.records.remove([record.id])
+        if core.records.of_another_boot(core.boot_id):
+            self._lose_earlier_boot()
+        core.records.begin_boot(core.boot_id)
         for record in core.records.live():
             core.add(record)
         core.past.extend(core.records.ended())
+
+    def _lose_earlier_boot(self) -> None:
+        core = self.core
+        lost = core.records.live()
+        for record in lost:
+            end = SandboxEnd(sandbox_id=record.id, cause="reboot", ended_at=core.clock())
+            record.ended(end, actor="edge", detail="the machine was booted again")
+        core.catalogue.add([*lost, *core.records.ended()])
 
     async def _on_up(self) -> None:
         """The link is (again) there: listen, then compare, then record what happened unheard."""

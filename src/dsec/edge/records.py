@@ -19,6 +19,7 @@ from dsec.edge.record import ExecRecord, SandboxRecord
 __all__ = ["CreateRecord", "Records"]
 
 _SCHEMA = """
+CREATE TABLE IF NOT EXISTS boot (id TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS sandboxes (
     id TEXT PRIMARY KEY, project TEXT NOT NULL, name TEXT, live INTEGER NOT NULL, ended_at REAL, doc BLOB NOT NULL
 ) WITHOUT ROWID;
@@ -129,25 +130,17 @@ class Records:
         self._db.executemany("DELETE FROM execs WHERE sandbox_id = ?", rows)
         self._db.execute("COMMIT")
 
-    def begin_boot(self, boot_id: str) -> list[SandboxRecord]:
-        """Make the database this boot's. Returns the sandboxes of an earlier one, live at its end, and drops all."""
-        if any(each.boot_id != boot_id for each in self.live()) or self._boot() not in (None, boot_id):
-            left = self.live()
+    def of_another_boot(self, boot_id: str) -> bool:
+        """Whether the records are those of an earlier boot of the machine."""
+        row = self._db.execute("SELECT id FROM boot").fetchone()
+        return row is not None and row[0] != boot_id
+
+    def begin_boot(self, boot_id: str) -> None:
+        """Drop what an earlier boot left; from now on the records are this boot's."""
+        if self.of_another_boot(boot_id):
             self._db.executescript("DELETE FROM sandboxes; DELETE FROM creates; DELETE FROM execs;")
-        else:
-            left = []
-        self._db.execute("PRAGMA application_id = 1146307907")
-        self._db.execute("CREATE TABLE IF NOT EXISTS boot (id TEXT)")
         self._db.execute("DELETE FROM boot")
         self._db.execute("INSERT INTO boot VALUES (?)", (boot_id,))
-        return left
-
-    def _boot(self) -> str | None:
-        try:
-            row = self._db.execute("SELECT id FROM boot").fetchone()
-        except sqlite3.OperationalError:
-            return None
-        return row[0] if row else None
 
     # Creates
 

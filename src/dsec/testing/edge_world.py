@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import uvicorn
 
 from dsec.api import frames, ids
@@ -129,6 +130,10 @@ class World:
         )
         self.programs: dict[str, Any] = {}
 
+    def boot(self, boot_id: str) -> None:
+        """The machine was booted again."""
+        self.config = msgspec.structs.replace(self.config, boot_id=boot_id)
+
     def seed(self) -> None:
         """Put an image into the catalogue."""
         catalogue = Catalogue(self.config.paths.catalogue_db)
@@ -144,7 +149,7 @@ class World:
         return Images(self.images_config, FakeTools(self.programs), in_use=in_use)
 
     @contextlib.asynccontextmanager
-    async def edge(self, *, recovered: bool = True) -> AsyncIterator[tuple[Edge, Api]]:
+    async def edge(self) -> AsyncIterator[tuple[Edge, Api]]:
         """An edge that serves. Leaving the block is its crash: it does nothing more for its sandboxes."""
         edge = Edge(self.config, self.images, clock=self.clock, machine=MACHINE)
         socket = self.config.paths.edge_socket
@@ -159,8 +164,7 @@ class World:
             serving = asyncio.create_task(server.serve())
             try:
                 await until(lambda: server.started)
-                if recovered:
-                    await until(lambda: edge.recovered)
+                await until(lambda: edge.recovered)
                 connector = aiohttp.UnixConnector(str(socket), force_close=False)
                 async with aiohttp.ClientSession(connector=connector) as session:
                     yield edge, Api(session)
