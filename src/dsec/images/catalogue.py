@@ -185,10 +185,10 @@ class Catalogue:
             self._db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)", (blob, size, diff_id))
 
     def blobs(self) -> Mapping[str, tuple[int, str]]:
-        """Known blobs: digest → (bytes, diffID)."""
+        """Known blobs: digest → (bytes, digest of the layer)."""
         with self._lock:
-            rows = self._db.execute("SELECT blob, bytes, diff_id FROM blobs").fetchall()
-        return {blob: (size, diff_id) for blob, size, diff_id in rows}
+            rows = self._db.execute("SELECT blob, bytes, digest FROM blobs JOIN diff_ids USING (diff_id)").fetchall()
+        return {blob: (size, digest) for blob, size, digest in rows}
 
     def layer_digests(self) -> set[str]:
         """All layers."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dsec.errors import CapacityError, DeadlineExceeded, NodeError
+from dsec.errors import DeadlineExceeded, NodeError
+from dsec.images.disk import disk_full
 from dsec.images.holds import Hold
 from dsec.images.store import LayerManifest, LayerStore, describe, digest_of
 from dsec.images.tar_fields import END_OF_TIME_S
@@ -52,7 +53,7 @@ async def build_layer(
             raise DeadlineExceeded(str(error), phase="image") from None
         if result.exit_code:
             if "No space left" in result.stderr:
-                raise CapacityError("the node's disk is full", phase="image", remedy="Free space on the node")
+                raise disk_full()
             raise NodeError(f"mkfs.erofs failed: {result.stderr.strip()[-500:]}", phase="image")
         manifest = await in_thread(lambda _: describe(staged))
         digest = digest_of(manifest)

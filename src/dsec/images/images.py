@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -12,6 +13,7 @@ from dsec.images.archives import archive_name, unpack_layout
 from dsec.images.build import DEFAULT_IMAGE, DefaultImage
 from dsec.images.catalogue import Catalogue, Image, LayerTag
 from dsec.images.config import ImagesConfig
+from dsec.images.disk import full_disk_typed
 from dsec.images.holds import Holds
 from dsec.images.importer import Importer
 from dsec.images.jobs import Jobs, reported
@@ -133,7 +135,7 @@ class Images:
         """
         if reference is not None:
             _target(reference)
-        with private_directory(self._config.scratch_dir, _STREAM_PREFIX) as scratch:
+        with full_disk_typed(), private_directory(self._config.scratch_dir, _STREAM_PREFIX) as scratch:
             path = scratch / "archive.tar"
             await spool(archive, path, self._config.max_image_bytes)
             if transport == "oci":
@@ -210,6 +212,18 @@ class Images:
     def layer_path(self, digest: str) -> Path:
         """Directory holding a layer's ``layer.json``, ``metadata`` and ``data``; raises NotFound."""
         return self._store.path(digest)
+
+    @contextlib.contextmanager
+    def holding(self, digests: Iterable[str]) -> Iterator[None]:
+        """Keep layers from being deleted during the block.
+
+        For the time between asking for an image and having recorded that a sandbox uses it: enter it before the next
+        await.
+        """
+        with self._holds.session() as hold:
+            for digest in digests:
+                hold(digest)
+            yield
 
     async def prune(self) -> int:
         """Delete the layers that no image, tag, sandbox or work in flight needs; returns how many.

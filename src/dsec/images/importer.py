@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import Coroutine
 from pathlib import Path
 
 from dsec.errors import (
@@ -30,7 +30,7 @@ from dsec.images.references import ImageReference
 from dsec.images.store import LayerStore, private_directory
 from dsec.images.streams import compression_of
 from dsec.images.threads import in_thread
-from dsec.images.tools import Tools
+from dsec.images.tools import ToolResult, Tools
 from dsec.images.verified import Tally, VerifiedUnpack
 
 __all__ = ["Importer", "SCRATCH_PREFIX"]
@@ -69,19 +69,23 @@ class Importer:
         return await self._take(directory, image, reference, report)
 
     async def _by_skopeo(self, source: str, reference: str, report: Reporter) -> Image:
-        with private_directory(self._config.scratch_dir, SCRATCH_PREFIX) as scratch:
+        with (
+            private_directory(self._config.scratch_dir, SCRATCH_PREFIX) as scratch,
+            self._holds.session() as hold,
+        ):
             layout = scratch / "layout"
-            self._pretend_known_blobs(layout)
+            self._pretend_known_blobs(layout, hold)
             await self._copy(source, layout, scratch, reference, report)
             image = await in_thread(lambda _: read_layout(layout))
             return await self._take(layout, image, reference, report)
 
-    def _pretend_known_blobs(self, layout: Path) -> None:
+    def _pretend_known_blobs(self, layout: Path, hold: Hold) -> None:
         # skopeo does not fetch a blob whose file is there already. Empty files of the right size stand for blobs
         # whose layers are in the catalogue; their content is never read.
         blobs = layout / "blobs" / "sha256"
         blobs.mkdir(parents=True)
-        for blob, (size, _) in self._catalogue.blobs().items():
+        for blob, (size, digest) in self._catalogue.blobs().items():
+            hold(digest)
             fd = os.open(blobs / blob.removeprefix("sha256:"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.ftruncate(fd, size)
@@ -91,47 +95,36 @@ class Importer:
     async def _copy(self, source: str, layout: Path, scratch: Path, reference: str, report: Reporter) -> None:
         has_policy = await in_thread(lambda _: skopeo.POLICY.exists())
         argv = skopeo.copy_argv(source, layout, scratch, self._config, has_policy=has_policy)
-        try:
-            async with self._watch_for_stall(layout, reference, report):
-                result = await self._tools.run("pull", argv, timeout_s=self._config.pull_timeout_s, log=_refuse_429)
-        except TimeoutError as error:
-            raise DeadlineExceeded(f"{reference}: {error}", phase="image", remedy="Raise pull_timeout_s") from None
+        run = self._tools.run("pull", argv, timeout_s=self._config.pull_timeout_s, log=_refuse_429)
+        result = await self._unless_stalled(run, scratch, reference, report)
         if result.exit_code:
             raise skopeo.error_from_text(result.stderr, reference)
 
-    @contextlib.asynccontextmanager
-    async def _watch_for_stall(self, layout: Path, reference: str, report: Reporter) -> AsyncIterator[None]:
-        """Report growth; end the body with RegistryUnreachable when nothing grows for ``stall_timeout_s``."""
-        start = _allocated(layout)
-        try:
-            async with asyncio.timeout(self._config.stall_timeout_s) as patience:
-                watcher = asyncio.create_task(self._follow(layout, start, patience, reference, report))
-                try:
-                    yield
-                finally:
-                    watcher.cancel()
-                    await asyncio.gather(watcher, return_exceptions=True)
-        except TimeoutError:
-            if not patience.expired():
-                raise
-            raise RegistryUnreachable(
-                f"{reference}: the registry delivered nothing for {self._config.stall_timeout_s:g} s",
-                phase="image",
-                remedy="Try again later, or configure a mirror",
-            ) from None
-
-    async def _follow(
-        self, layout: Path, start: int, patience: asyncio.Timeout, reference: str, report: Reporter
-    ) -> None:
-        seen = 0
+    async def _unless_stalled(
+        self, run: Coroutine[None, None, ToolResult], scratch: Path, reference: str, report: Reporter
+    ) -> ToolResult:
+        """Wait for a copy; end it when it brings nothing for ``stall_timeout_s``, or more than an image may have."""
+        copying = asyncio.ensure_future(run)
+        stall_s = self._config.stall_timeout_s
         loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(_POLL_S)
-            size = _allocated(layout) - start
-            if size > seen:
-                seen = size
-                patience.reschedule(loop.time() + self._config.stall_timeout_s)
-                report(Progress(reference, "download", size))
+        seen, patience_ends = 0, loop.time() + stall_s
+        try:
+            while not copying.done():
+                await asyncio.wait([copying], timeout=_POLL_S)
+                size = await in_thread(lambda _: _allocated(scratch))
+                if size > self._config.max_image_bytes:
+                    raise ImageCorrupt(f"{reference} is larger than the node allows", remedy="Raise max_image_bytes")
+                if size > seen:
+                    seen, patience_ends = size, loop.time() + stall_s
+                    report(Progress(reference, "download", size))
+                elif loop.time() > patience_ends and not copying.done():
+                    raise _stalled(reference, stall_s)
+            return copying.result()
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"{reference}: {error}", phase="image", remedy="Raise pull_timeout_s") from None
+        finally:
+            copying.cancel()
+            await asyncio.gather(copying, return_exceptions=True)
 
     async def _take(self, layout: Path, image: LayoutImage, reference: str, report: Reporter) -> Image:
         """Make every layer that is missing, then record the image."""
@@ -189,6 +182,14 @@ class Importer:
         return out
 
 
+def _stalled(reference: str, stall_s: float) -> RegistryUnreachable:
+    return RegistryUnreachable(
+        f"{reference}: the registry delivered nothing for {stall_s:g} s",
+        phase="image",
+        remedy="Try again later, or configure a mirror",
+    )
+
+
 def _refuse_429(line: str) -> None:
     delay = skopeo.rate_limit_delay_s(line)
     if delay is not None:
@@ -201,10 +202,10 @@ def _refuse_429(line: str) -> None:
         )
 
 
-def _allocated(layout: Path) -> int:
+def _allocated(directory: Path) -> int:
     """Bytes of disk below a directory; the stand-ins for known blobs are holes and count nothing."""
     total = 0
-    for base, _, names in os.walk(layout):
+    for base, _, names in os.walk(directory):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 total += os.lstat(os.path.join(base, name)).st_blocks * 512  # noqa: PTH118

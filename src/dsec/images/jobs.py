@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from dsec.images.catalogue import Image
+from dsec.images.disk import full_disk_typed
 from dsec.images.progress import OnProgress, Progress, Reporter
 
 __all__ = ["Jobs", "reported"]
@@ -56,6 +57,7 @@ class Jobs:
 
 async def reported(work: _Work, report: Reporter) -> Image:
     """Do the work, and report its end too."""
-    image = await work(report)
+    with full_disk_typed():
+        image = await work(report)
     report(Progress(image.reference, "done", image.bytes, image.bytes, len(image.layers), len(image.layers)))
     return image

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import AsyncIterator
 from io import FileIO
 from pathlib import Path
 from threading import Event
 
-from dsec.errors import CapacityError, ImageCorrupt, InvalidArgument, NodeError
+from dsec.errors import ImageCorrupt, InvalidArgument
 from dsec.images.catalogue import Catalogue, LayerTag
 from dsec.images.config import ImagesConfig
 from dsec.images.contained import Parts, split_name
+from dsec.images.disk import full_disk_typed
 from dsec.images.erofs import build_layer
 from dsec.images.holds import Holds
 from dsec.images.references import LayerReference
@@ -51,7 +51,11 @@ class LayerBuilder:
             owner=_checked_owner(owner),
             whiteouts=False,
         )
-        with private_directory(self._config.scratch_dir, _PREFIX) as scratch, self._holds.session() as hold:
+        with (
+            full_disk_typed(),
+            private_directory(self._config.scratch_dir, _PREFIX) as scratch,
+            self._holds.session() as hold,
+        ):
             spooled, tree = scratch / "archive", scratch / "tree"
             await spool(archive, spooled, self._config.max_image_bytes)
             tree.mkdir()
@@ -115,10 +119,6 @@ def _unpack(spooled: Path, tree: Path, options: UnpackOptions, stop: Event) -> N
 
 def _write_all(out: FileIO, data: bytes) -> None:
     view = memoryview(data)
-    try:
+    with full_disk_typed():
         while view:
             view = view[out.write(view) :]
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise CapacityError("the node's disk is full", phase="image", remedy="Free space on the node") from None
-        raise NodeError(f"an archive could not be kept: {error}", phase="image") from None

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dsec.errors import (
-    CapacityError,
     DSecError,
     ImageCorrupt,
     ImageError,
@@ -21,6 +20,7 @@ from dsec.errors import (
     RegistryUnreachable,
 )
 from dsec.images.config import ImagesConfig
+from dsec.images.disk import disk_full
 from dsec.images.references import ImageReference
 
 __all__ = ["POLICY", "copy_argv", "error_from_text", "mirrored", "rate_limit_delay_s"]
@@ -112,7 +112,7 @@ def error_from_text(text: str, name: str) -> DSecError:
     fatal = _FATAL.findall(text)
     said = fatal[-1].replace('\\"', '"') if fatal else text.strip()[-500:]
     if "no space left on device" in said:
-        return CapacityError("the node's disk is full", phase="image", remedy="Free space in the data directory")
+        return disk_full()
     for kind, pattern, remedy in _PATTERNS:
         if re.search(pattern, said):
             delay = _DEFAULT_DELAY_S if kind is RegistryRateLimited else None

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from dsec.errors import CapacityError, ImageCorrupt, NodeError
+from dsec.errors import ImageCorrupt, NodeError
 from dsec.images import tar
 from dsec.images.contained import ContainedTree, Parts, shown, split_name
+from dsec.images.disk import FULL, disk_full
 from dsec.images.streams import ExactReader
 from dsec.images.tar_fields import time_in_range
 
@@ -87,8 +88,8 @@ def unpack(chunks: Iterator[bytes], root: str, options: UnpackOptions, stop: thr
 
 
 def _typed(error: OSError) -> Exception:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return CapacityError("the node's disk is full", phase="image", remedy="Free space in the data directory")
+    if error.errno in FULL:
+        return disk_full()
     if error.errno in (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS):
         return NodeError(f"unpacking a layer failed: {error}", phase="image")
     return ImageCorrupt(f"a layer holds what a file system cannot: {error}", phase="image")
