@@ -1,4 +1,4 @@
-"""The few ASGI types and answers that the apiserver needs, written out where each microsecond is paid on every request."""
+"""The few ASGI types and answers that the apiserver needs: plain functions, since every request pays for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ import msgspec
 from dsec.api.http import error_body, status_of
 from dsec.errors import DSecError, InvalidArgument, NodeError
 
-__all__ = ["Headers", "Receive", "Scope", "Send", "body_chunks", "header", "read_body", "send_bytes", "send_error", "send_json"]
+__all__ = [
+    "Headers",
+    "Receive",
+    "Scope",
+    "Send",
+    "body_chunks",
+    "header",
+    "read_body",
+    "send_bytes",
+    "send_error",
+    "send_json",
+]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -13,14 +13,13 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
-            "dsec_apiserver_requests", "HTTP requests answered", ("method", "route", "status"), registry=self._registry
+            "dsec_apiserver_requests",
+            "HTTP requests answered",
+            ("method", "route", "status"),
+            registry=self._registry,
         )
-        self._denied = Counter(
-            "dsec_apiserver_denied", "Requests without a valid token", registry=self._registry
-        )
-        self._websockets = Gauge(
-            "dsec_apiserver_websockets", "WebSockets open", registry=self._registry
-        )
+        self._denied = Counter("dsec_apiserver_denied", "Requests without a valid token", registry=self._registry)
+        self._websockets = Gauge("dsec_apiserver_websockets", "WebSockets open", registry=self._registry)
         self._by_answer: dict[tuple[str, str, int], Counter] = {}
 
     def answered(self, method: str, route: str, status: int) -> None:

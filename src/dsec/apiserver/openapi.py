@@ -93,5 +93,6 @@ def _answer(route: Route, answer: dict[str, Any] | None) -> dict[str, Any]:
         return {"description": route.summary, "content": {"application/octet-stream": {}}}
     if route.wrapped is not None:
         answer = {"type": "object", "properties": {route.wrapped: {"type": "array", "items": answer}}}
-    kind = "application/x-ndjson" if route.path.startswith("/v1/images/") and route.method == "POST" else "application/json"
+    lines = route.path.startswith("/v1/images/") and route.method == "POST"
+    kind = "application/x-ndjson" if lines else "application/json"
     return {"description": route.summary, "content": {kind: {"schema": answer}}}

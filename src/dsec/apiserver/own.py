@@ -68,8 +68,9 @@ class Own:
 
     async def _send_metrics(self, grant: Grant, send: Send) -> None:
         text = self._metrics.text()
+        headers = {"dsec-principal": grant.principal}
         try:
-            async with self._edges.any.request("GET", "/metrics", {"dsec-principal": grant.principal}, None) as answer:
+            async with self._edges.any.request("GET", "/metrics", headers, None) as answer:
                 if answer.status != 200:
                     raise NotFound(f"the edge answered {answer.status} to /metrics")
                 text += b"".join([chunk async for chunk in answer.chunks()])

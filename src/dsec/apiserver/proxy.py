@@ -15,7 +15,11 @@ CLIENT_GONE = 499
 """The status that is counted where the client left before any was sent."""
 _WHOLE = 128 * 1024
 """Answers up to this size are sent in one piece."""
-_ANSWER_HEADERS = (("content-type", b"content-type"), ("content-length", b"content-length"), ("retry-after", b"retry-after"))
+_ANSWER_HEADERS = (
+    ("content-type", b"content-type"),
+    ("content-length", b"content-length"),
+    ("retry-after", b"retry-after"),
+)
 
 
 async def forward(link: EdgeLink, route: Route, principal: str, scope: Scope, receive: Receive, send: Send) -> None:

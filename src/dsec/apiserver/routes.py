@@ -54,8 +54,8 @@ ROUTES: tuple[Route, ...] = (
         method="POST", path="/v1/tokens", summary="Make a token", where="own",
         request=types.TokenRequest, answer=types.TokenCreated,
     ),
-    Route(method="DELETE", path="/v1/tokens/{token_id}", summary="Revoke a token", where="own", answer=dict[str, Any]),
-    Route(method="GET", path="/v1/ws", summary="The WebSocket (docs/protocols.md)", streams=True),
+    Route(method="DELETE", path="/v1/tokens/{token_id}", summary="Revoke a token", where="own", answer=dict[str,
+    Any]), Route(method="GET", path="/v1/ws", summary="The WebSocket (docs/protocols.md)", streams=True),
     Route(method="GET", path="/v1/status", summary="The node at a glance", answer=types.Status),
     Route(
         method="POST", path="/v1/sandboxes", summary="Create a sandbox; idempotent by key",

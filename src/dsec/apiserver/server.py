@@ -68,7 +68,9 @@ def inherited_socket() -> socket.socket | None:
     """The listening socket passed as descriptor 3 (``LISTEN_FDS``), or None."""
     if int(os.environ.get("LISTEN_FDS", "0")) < 1:
         return None
-    return socket.socket(fileno=_INHERITED)
+    listener = socket.socket(fileno=_INHERITED)
+    _send_at_once(listener)
+    return listener
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -79,9 +81,15 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(1024)
+        _send_at_once(listener)
     except OSError as error:
         listener.close()
         raise InvalidArgument(
             f"cannot listen on {host}:{port}: {error.strerror}", remedy="Choose another with `port` in the settings"
         ) from None
     return listener
+
+
+def _send_at_once(listener: socket.socket) -> None:
+    """Accepted connections inherit this; asyncio sets it only where it knows the socket's protocol number."""
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

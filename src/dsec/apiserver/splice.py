@@ -1,8 +1,9 @@
 """The WebSocket's way through: an authenticated upgrade, then bytes copied unread in both directions.
 
-uvicorn hands an upgrade request to its WebSocket protocol class together with the connection. Ours parses no frame: it
-asks the edge for the same upgrade in the caller's name and then joins the two connections. So a message costs one read and one
-write, frames arrive unchanged, and a side that does not read holds back the other through the kernel's own buffers.
+uvicorn hands an upgrade request to its WebSocket protocol class together with the connection. Ours parses no frame:
+it asks the edge for the same upgrade in the caller's name and then joins the two connections. So a message costs
+one read and one write, frames arrive unchanged, and a side that does not read holds back the other through the
+kernel's own buffers.
 """
 
 from __future__ import annotations

@@ -63,9 +63,9 @@ class SandboxArgs:
     """What a sandbox is made of; immutable, reusable, see ``replace``.
 
     Limits (``cpu``, ``memory_mib``, ``disk_mib``, ``pids``): a number is the limit, a pair is (request, limit); the
-    node admits requests. Times in seconds. The paper's names (``container_image``, ``memory_limit_mb``, …) are taken as well.
-    Raises InvalidArgument for a field that does not exist or a limit that is no positive number; the rest is
-    checked by the node.
+    node admits requests. Times in seconds. The paper's names (``container_image``, ``memory_limit_mb``, …) are
+    taken as well. Raises InvalidArgument for a field that does not exist or a limit that is no positive number; the
+    rest is checked by the node.
     """
 
     image: str

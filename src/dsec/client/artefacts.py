@@ -60,9 +60,9 @@ class Images:
     ) -> types.ImageInfo:  # fmt: skip
         """Import an image; returns it when it is there.
 
-        ``source``: a reference or ``docker://REF``, which the node pulls; or ``docker-archive:FILE`` or ``oci:DIR``, files of
-        this machine, which are sent (``reference`` then names the image, if the archive does not). Raises
-        ImageNotFound, RegistryDenied, RegistryRateLimited, ImageCorrupt.
+        ``source``: a reference or ``docker://REF``, which the node pulls; or ``docker-archive:FILE`` or
+        ``oci:DIR``, files of this machine, which are sent (``reference`` then names the image, if the archive does
+        not). Raises ImageNotFound, RegistryDenied, RegistryRateLimited, ImageCorrupt.
         """
         kind, _, name = source.partition(":")
         if kind not in ("docker-archive", "oci"):

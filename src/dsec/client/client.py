@@ -19,7 +19,7 @@ from dsec.api.ids import check_sandbox_id
 from dsec.client.args import SandboxArgs, SandboxFields, args_of
 from dsec.client.artefacts import Images, Layers, Tokens
 from dsec.client.creating import Creating, CreatingMany
-from dsec.client.discovery import find_address
+from dsec.client.discovery import Address, find_address
 from dsec.client.link import Link
 from dsec.client.sandbox import Sandbox
 from dsec.errors import DSecError, InvalidArgument, Unsupported
@@ -27,7 +27,7 @@ from dsec.errors import DSecError, InvalidArgument, Unsupported
 __all__ = ["DSecClient"]
 
 _inherited: list[object] = []
-"""Connections that a forked child has from its parent: kept and never touched, since closing them would disturb the parent's."""
+"""Connections that a forked child has from its parent: kept untouched, since closing them would disturb the parent."""
 _restored: weakref.WeakValueDictionary[tuple[Any, ...], DSecClient] = weakref.WeakValueDictionary()
 _restoring = threading.Lock()
 
@@ -39,9 +39,10 @@ class _Found(msgspec.Struct, frozen=True):
 class DSecClient:
     """Opens sandboxes. Makes no connection before it is used.
 
-    ``url`` and ``token``: else ``DSEC_URL`` and ``DSEC_TOKEN``, else the node of this machine (``DSEC_NODE``, ``DSEC_ROOT``). One client
-    serves any number of event loops and threads, also after a fork, each with connections of its own; it
-    pickles without its token. At most ``max_creates_in_flight`` creates are sent at once from each loop.
+    ``url`` and ``token``: else ``DSEC_URL`` and ``DSEC_TOKEN``, else the node of this machine (``DSEC_NODE``,
+    ``DSEC_ROOT``). One client serves any number of event loops and threads, also after a fork, each with
+    connections of its own; it pickles without its token. At most ``max_creates_in_flight`` creates are sent at once
+    from each loop.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class DSecClient:
         self._url = url
         self._token = token
         self._max_creates = max_creates_in_flight
+        self._found: Address | None = None
         self._pid = os.getpid()
         self._links: dict[asyncio.AbstractEventLoop, tuple[Link, AsyncGenerator[None]]] = {}
         self.images = Images(self)
@@ -68,7 +70,7 @@ class DSecClient:
         url = self._url
         if url is None:
             with suppress(DSecError):
-                url = find_address(None, self._token).url
+                url = self._address().url
         return _restore, (url, self._max_creates)
 
     # Its connections
@@ -92,6 +94,11 @@ class DSecClient:
     ) -> None:
         await self.close()
 
+    def _address(self) -> Address:
+        if self._found is None:
+            self._found = find_address(self._url, self._token)
+        return self._found
+
     def _link(self) -> Link:
         loop = asyncio.get_running_loop()
         found = self._links.get(loop)
@@ -105,7 +112,8 @@ class DSecClient:
             self._links, self._pid = {}, os.getpid()
         for known in [known for known in self._links if known.is_closed()]:
             del self._links[known]
-        link = Link(find_address(self._url, self._token), self._max_creates)
+        self._found = find_address(self._url, self._token)
+        link = Link(self._found, self._max_creates)
         self._links[loop] = (link, _closed_with_loop(link))
         return link
 
@@ -117,9 +125,9 @@ class DSecClient:
     ) -> Creating:  # fmt: skip
         """A new sandbox: ``await`` it, or ``async with`` it, which stops it at the end.
 
-        ``fields`` are those of SandboxArgs. ``key``: the same key gives the same sandbox. ``on_full``: wait in the node's queue within
-        ``deadline_s``, or raise CapacityError at once. Cancelling withdraws it. Raises InvalidArgument, Unsupported, Conflict,
-        ImageError, CapacityError, DeadlineExceeded, NodeError.
+        ``fields`` are those of SandboxArgs. ``key``: the same key gives the same sandbox. ``on_full``: wait in the
+        node's queue within ``deadline_s``, or raise CapacityError at once. Cancelling withdraws it. Raises
+        InvalidArgument, Unsupported, Conflict, ImageError, CapacityError, DeadlineExceeded, NodeError.
         """
         args = args_of(image_or_args, fields)
         return Creating(self, args, key=key, deadline_s=deadline_s, on_full=on_full)
@@ -221,7 +229,7 @@ class DSecClient:
 
 
 def _closed_with_loop(link: Link) -> AsyncGenerator[None]:
-    """Closes ``link`` when closed itself, which ``asyncio.run`` does with every generator that was begun in its loop."""
+    """Closes ``link`` when closed itself, as ``asyncio.run`` does with every generator begun in its loop."""
 
     async def guard() -> AsyncGenerator[None]:
         try:

@@ -22,7 +22,7 @@ from dsec.errors import DeadlineExceeded, DSecError, InvalidArgument, NotFound, 
 if TYPE_CHECKING:
     from dsec.client.client import DSecClient
 
-__all__ = ["Creating", "CreatingMany"]
+__all__ = ["Creating", "CreatingMany", "Keeper"]
 
 OnFull = Literal["wait", "raise"]
 _ANSWER_S = 2.0
@@ -49,30 +49,21 @@ class Creating:
         self.key = new_key() if key is None else check_key(key)
         self._deadline_s = deadline_s
         self._on_full: OnFull = on_full
-        self._sandbox: Sandbox | None = None
-        self._owned: Any = None
+        self._keeper: Keeper | None = None
 
     def __await__(self) -> Generator[Any, None, Sandbox]:
         return self._create().__await__()
 
     async def __aenter__(self) -> Sandbox:
-        self._sandbox = await self._create()
-        self._owned = own_sandbox(self._client._link().address, self._sandbox.id)
-        return self._sandbox
+        sandbox = await self._create()
+        self._keeper = Keeper(sandbox)
+        return sandbox
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._sandbox is None:
-            return
-        sandbox = self._sandbox
-        try:
-            if kind is not None:
-                await shielded(sandbox.stop(), _STOP_S)
-            else:
-                await _stop_quietly(sandbox)
-        finally:
-            disown(self._owned)
+        if self._keeper is not None:
+            await self._keeper.stop(failing=kind is not None)
 
     # The create
 
@@ -132,6 +123,24 @@ class Creating:
         await link.ask_patiently("DELETE", f"/v1/creates/{self.key}", dict[str, Any], patience_s=_WITHDRAW_S)
 
 
+class Keeper:
+    """Answers for a sandbox inside its ``with``: it is stopped at the end, or at the latest when the process ends."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._owned = own_sandbox(sandbox._client._address(), sandbox.id)
+
+    async def stop(self, *, failing: bool) -> None:
+        """Stop it. While another error is on its way (``failing``), one of the stop's own does not take its place."""
+        try:
+            if failing:
+                await shielded(self._sandbox.stop(), _STOP_S)
+            else:
+                await _stop_quietly(self._sandbox)
+        finally:
+            disown(self._owned)
+
+
 async def _stop_quietly(sandbox: Sandbox) -> None:
     """Stop at the end of ``async with``; one that is gone already is what was wanted."""
     stopping = asyncio.get_running_loop().create_task(sandbox.stop())
@@ -148,7 +157,8 @@ async def _stop_quietly(sandbox: Sandbox) -> None:
 class CreatingMany:
     """Iterate it for each Created as it becomes ready, or await ``all()`` for a list in the order asked.
 
-    An error of one is in its Created and does not disturb the others. Leaving the iteration withdraws what was not taken.
+    An error of one is in its Created and does not disturb the others. Leaving the iteration withdraws what was not
+    taken.
     """
 
     def __init__(self, creates: Sequence[Creating]) -> None:

@@ -107,7 +107,7 @@ class Exec:
             await wire.send(until_frame(number, channel, credit[channel]))
 
     async def lines(self) -> AsyncGenerator[str]:
-        """Lines of both streams as each is complete, decoded incrementally (UTF-8 with replacement), without their ends."""
+        """Lines of both streams as each is complete, decoded incrementally (UTF-8 with replacement)."""
         decoder = codecs.getincrementaldecoder("utf-8")
         decoders = {Stdout: decoder("replace"), Stderr: decoder("replace")}
         rest = {Stdout: "", Stderr: ""}
@@ -152,7 +152,7 @@ class Exec:
         await self._run.kill(signal=int(number))
 
     async def kill(self, *, grace_s: float = 2.0) -> None:
-        """SIGTERM to the leader's process group, everything killed after ``grace_s``; returns when it is confirmed."""
+        """SIGTERM to the leader's process group, everything killed after ``grace_s``; returns when confirmed."""
         await self._run.kill(grace_s=grace_s)
 
     async def detach(self) -> None:

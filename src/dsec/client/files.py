@@ -33,7 +33,10 @@ class Files:
     async def read(
         self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None, user: str | None = None
     ) -> bytes:
-        """A file's bytes, or ``limit`` of them from ``offset`` on. Raises FileMissing, FileIsDirectory, FileDenied, …"""
+        """A file's bytes, or ``limit`` of them from ``offset`` on.
+
+        Raises FileMissing, FileIsDirectory, FileDenied, …
+        """
         if offset < 0 or (limit is not None and limit < 0):
             raise InvalidArgument("offset and limit are numbers of bytes, 0 or more")
         query: dict[str, str | bytes] = {"path": os.fsencode(path)}
@@ -55,7 +58,10 @@ class Files:
         self, path: str | os.PathLike[str], data: bytes | str, *, mode: int | None = None, parents: bool = False,
         user: str | None = None,
     ) -> FileWritten:  # fmt: skip
-        """Replace a file by ``data`` (text as UTF-8). ``mode`` as chmod has it; ``parents`` makes missing directories."""
+        """Replace a file by ``data`` (text as UTF-8).
+
+        ``mode`` as chmod has it; ``parents`` makes missing directories.
+        """
         body = data.encode() if isinstance(data, str) else bytes(data)
         query: dict[str, str | bytes] = {"path": os.fsencode(path)}
         if mode is not None:

@@ -66,7 +66,9 @@ class Link:
         url = URL(self.address.url + path + ("?" + urlencode(query) if query else ""), encoded=True)
         headers = {"Content-Type": content_type} if body is not None else {}
         try:
-            async with self._session.request(method, url, data=body, headers=headers, allow_redirects=False) as answer:
+            async with self._session.request(
+                method, url, data=body, headers=headers, allow_redirects=False
+            ) as answer:
                 if answer.status >= 400:
                     raise _error_of(answer.status, await answer.read())
                 yield answer

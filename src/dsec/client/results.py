@@ -45,7 +45,10 @@ class Gap:
 
 @dataclass(frozen=True)
 class Exited:
-    """The end of an exec. ``exit_code`` is None unless ``ended`` is exited; ``signal`` is the number that killed it."""
+    """The end of an exec.
+
+    ``exit_code`` is None unless ``ended`` is exited; ``signal`` is the number that killed it.
+    """
 
     exit_code: int | None
     signal: int | None
@@ -152,8 +155,8 @@ class Output:
 class ExecResult(Output):
     """How a program ended and what it said. A non-zero exit is data, not an error.
 
-    ``oom_kills`` and ``quota_hits`` (of "disk", "pids") are facts beside the ending, since a child may be killed while its parent
-    goes on. ``started_at`` and ``duration_s`` are by the host's clock.
+    ``oom_kills`` and ``quota_hits`` (of "disk", "pids") are facts beside the ending, since a child may be killed
+    while its parent goes on. ``started_at`` and ``duration_s`` are by the host's clock.
     """
 
     exit_code: int | None
@@ -219,4 +222,3 @@ class Created(Generic[S]):
     key: str
     sandbox: S | None
     error: DSecError | None
-

@@ -18,8 +18,8 @@ def delay_before(
 ) -> float | None:
     """Seconds to wait before attempt number ``attempt`` (1: the first retry); None when no time is left for it.
 
-    Honours ``retry_after_s``; else doubles from 50 ms up to 5 s. Jitter: between half of that and all of it, or, where the
-    server said when, up to a quarter more.
+    Honours ``retry_after_s``; else doubles from 50 ms up to 5 s. Jitter: between half of that and all of it, or,
+    where the server said when, up to a quarter more.
     """
     if error.retry_after_s is not None:
         wait = error.retry_after_s * (1 + draw() / 4)

@@ -1,4 +1,4 @@
-"""The promises about execs: started once, never run again, joined by its ID after a lost connection, killed when cancelled."""
+"""The promises about execs: started once, joined by ID after a lost connection, never run again, killed when cancelled."""
 
 from __future__ import annotations
 
@@ -137,7 +137,10 @@ class Run:
     # Waiting
 
     async def result(self) -> ExecResult:
-        """Wait for the end. Raises SandboxGone, OutcomeUnknown, NodeError, CommandError and what the request deserves."""
+        """Wait for the end.
+
+        Raises SandboxGone, OutcomeUnknown, NodeError, CommandError and what the request deserves.
+        """
         return await self._persist(self._ended)
 
     async def started(self) -> None:

@@ -42,7 +42,10 @@ class _Story(msgspec.Struct, frozen=True):
 
 
 class Sandbox:
-    """Made by ``DSecClient.sandbox``, ``sandboxes``, ``attach`` or ``get``. Holds an ID, not a connection: losing it ends nothing."""
+    """Made by ``DSecClient.sandbox``, ``sandboxes``, ``attach`` or ``get``.
+
+    Holds an ID, not a connection: losing it ends nothing.
+    """
 
     def __init__(self, client: DSecClient, sandbox_id: str, info: types.SandboxInfo | None = None) -> None:
         self._client = client
@@ -102,7 +105,8 @@ class Sandbox:
         return found.execs
 
     def logs(self, *, follow: bool = False, exec_id: str | None = None) -> AsyncGenerator[LogEvent]:
-        """Output of the main process, or else of all execs in the order of their start; of the stopped: what was kept.
+        """Output of the main process, or else of all execs in the order of their start; of the stopped: what was
+        kept.
 
         ExecStarted comes before each exec's output. ``follow`` goes on until the sandbox ends.
         """
@@ -118,9 +122,10 @@ class Sandbox:
     ) -> ExecResult:  # fmt: skip
         """Run a program to its end. A non-zero exit is data, unless ``check``.
 
-        ``timeout_s`` is the program's; when it passes, SIGTERM goes to its process group and after ``grace_s`` all is killed.
-        ``max_output_bytes`` is per stream; of longer ones head and tail are kept. ``key`` names the exec: the same key gives the same result
-        and never a second run. Cancelling this kills the program and waits for the confirmation.
+        ``timeout_s`` is the program's; when it passes, SIGTERM goes to its process group and after ``grace_s`` all
+        is killed. ``max_output_bytes`` is per stream; of longer ones head and tail are kept. ``key`` names the
+        exec: the same key gives the same result and never a second run. Cancelling this kills the program and waits
+        for the confirmation.
 
         Raises ExecutableNotFound, NotExecutable, InvalidArgument (a user or cwd that does not exist), SandboxGone,
         OutcomeUnknown, NodeError; with ``check`` ExecFailed and ExecTimeout.
@@ -212,7 +217,8 @@ class Sandbox:
     async def stop(
         self, *, keep: Literal["nothing", "disk"] = "nothing", keep_s: float = 3600, grace_s: float = 0.0
     ) -> Stopped:
-        """Stop it; returns when the node has seen that no process is left. Stopping a stopped one gives the same answer.
+        """Stop it; returns when the node has seen that no process is left. Stopping a stopped one gives the same
+        answer.
 
         ``grace_s``: how long programs may react to SIGTERM first.
         """

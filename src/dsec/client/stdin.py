@@ -19,7 +19,10 @@ _INITIAL_CREDIT = 256 * 1024
 
 
 class Stdin:
-    """``await write(data)``, ``await close()``. ``write`` returns when all is sent, so it waits for a program that reads slowly."""
+    """``await write(data)``, ``await close()``.
+
+    ``write`` returns when all is sent, so it waits for a program that reads slowly.
+    """
 
     def __init__(self, stream: Callable[[], Awaitable[Collecting]]) -> None:
         self._stream = stream
@@ -32,7 +35,10 @@ class Stdin:
         self._turn = asyncio.Lock()
 
     async def write(self, data: bytes | str) -> None:
-        """Send bytes (text as UTF-8). Raises CommandError when the program has ended, InvalidArgument after ``close``."""
+        """Send bytes (text as UTF-8).
+
+        Raises CommandError when the program has ended, InvalidArgument after ``close``.
+        """
         if self._closed:
             raise InvalidArgument("standard input has been closed")
         view = memoryview(data.encode() if isinstance(data, str) else data)

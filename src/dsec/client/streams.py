@@ -47,7 +47,7 @@ class Pieces:
 class Collecting:
     """Gathers a stream of mode ``collect``. ``done`` becomes the ``end`` (a dict) or the error (not raised)."""
 
-    __slots__ = ("_credited", "done", "loop", "number", "on_stdin_credit", "out", "err", "started", "wire")
+    __slots__ = ("_credited", "done", "err", "loop", "number", "on_stdin_credit", "out", "started", "wire")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, credited: bool) -> None:
         self.loop = loop

@@ -19,8 +19,8 @@ _PIECE = 1 << 20
 def tar_pieces(directory: Path) -> Iterator[bytes]:
     """The tar (PAX) of what is below ``directory``, in pieces of about 1 MiB; modes, times, links kept, owners not.
 
-    Entries are sorted, so equal directories give equal bytes but for times. Sockets are left out. Raises InvalidArgument
-    for what cannot be read or changes its length meanwhile.
+    Entries are sorted, so equal directories give equal bytes but for times. Sockets are left out. Raises
+    InvalidArgument for what cannot be read or changes its length meanwhile.
     """
     if not directory.is_dir():
         raise InvalidArgument(f"{directory} is no directory")

@@ -1,4 +1,4 @@
-"""Two ways to wait: for what must be done although we are cancelled, and between attempts at a node that does not answer."""
+"""Two ways to wait: for what must be done although we are cancelled, and between attempts at a silent node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsec.errors import DSecError, NodeError
 __all__ = ["Patience", "shielded"]
 
 _REFUSED_S = 3.0
-"""A refused connection means that nobody holds the listening socket: not a restart, which keeps it, but a node that is down."""
+"""A refused connection means that nobody holds the listening socket: the node is down, not restarting."""
 
 
 async def shielded(work: Coroutine[Any, Any, object], limit_s: float) -> bool:
@@ -53,7 +53,9 @@ class Patience:
         if self._since is None:
             self._since = now
         self._attempts += 1
-        limit = min(self._limit_s, limit_s or self._limit_s, _REFUSED_S if error.details.get("refused") else self._limit_s)
+        limit = min(self._limit_s, limit_s or self._limit_s)
+        if error.details.get("refused"):
+            limit = min(limit, _REFUSED_S)
         wait = delay_before(self._attempts, error, self._since + limit - now)
         if wait is None or not (isinstance(error, NodeError) and error.retryable):
             raise error

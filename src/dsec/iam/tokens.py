@@ -1,7 +1,7 @@
 """Tokens: made once, kept as hashes, checked on every request.
 
-A token is ``dsec_<id>_<secret>``. The database holds the SHA-256 of the whole, so a stolen database opens nothing; the
-secret has 256 bits, so a slow hash would add nothing.
+A token is ``dsec_<id>_<secret>``. The database holds the SHA-256 of the whole, so a stolen database opens nothing;
+the secret has 256 bits, so a slow hash would add nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An edge in memory: the same HTTP and WebSocket on a Unix socket, no containers behind it.
 
-For tests of the apiserver and the SDK. Faults are told, not drawn: ``fail_next`` makes the next requests of a route fail,
-``hold`` keeps them waiting, ``drop_sockets`` cuts the WebSockets.
+For tests of the apiserver and the SDK. Faults are told, not drawn: ``fail_next`` makes the next requests of a route
+fail, ``hold`` keeps them waiting, ``drop_sockets`` cuts the WebSockets.
 """
 
 from __future__ import annotations

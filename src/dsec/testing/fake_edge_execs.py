@@ -1,4 +1,4 @@
-"""Execs of the fake edge: a handful of programs that behave like their names, and their output as streams of frames."""
+"""Execs of the fake edge: a few programs that behave like their names, and their output as streams of frames."""
 
 from __future__ import annotations
 

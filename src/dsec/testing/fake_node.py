@@ -1,4 +1,7 @@
-"""A real apiserver over a fake edge, in a thread with an event loop of its own. For tests of the SDK; needs no root."""
+"""A real apiserver over a fake edge, in a thread with an event loop of its own.
+
+For tests of the SDK; needs no root.
+"""
 
 from __future__ import annotations
 
@@ -91,8 +94,6 @@ class FakeNode:
         link = LocalEdge(self.edge.node, self.directory / "edge.sock")
         self._server = make_server(Gate("test", Edges(link), Tokens(self.iam_db)))
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener.dup()]))
-        while not self._server.started:
-            await asyncio.sleep(0)
 
     async def _end_server(self) -> None:
         assert self._server is not None and self._serving is not None

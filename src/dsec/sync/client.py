@@ -1,0 +1,113 @@
+"""DSecClient for plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from dsec.client import artefacts, client
+from dsec.client.creating import CreatingMany as _CreatingMany
+from dsec.client.results import Created
+from dsec.client.sandbox import Sandbox as _Sandbox
+from dsec.sync.mirror import Mirror, blocking, blocking_as, iterating, plain, refused
+from dsec.sync.portal import iterate, run
+from dsec.sync.sandbox import Sandbox
+
+__all__ = ["CreatingMany", "DSecClient", "Images", "Layers", "Tokens"]
+
+
+class Images(Mirror[artefacts.Images]):
+    """``client.images``. ``on_progress`` is called in the background thread."""
+
+    list = blocking(artefacts.Images.list)
+    get = blocking(artefacts.Images.get)
+    remove = blocking(artefacts.Images.remove)
+    import_ = blocking(artefacts.Images.import_)
+    build = blocking(artefacts.Images.build)
+    ensure = refused(artefacts.Images.ensure)
+
+
+class Layers(Mirror[artefacts.Layers]):
+    """``client.layers``."""
+
+    list = blocking(artefacts.Layers.list)
+    build = blocking(artefacts.Layers.build)
+
+
+class Tokens(Mirror[artefacts.Tokens]):
+    """``client.tokens``."""
+
+    create = blocking(artefacts.Tokens.create)
+    list = blocking(artefacts.Tokens.list)
+    revoke = blocking(artefacts.Tokens.revoke)
+
+
+class CreatingMany(Mirror[_CreatingMany]):
+    """Iterate it for each Created as it becomes ready, or call ``all()`` for a list in the order asked."""
+
+    def __iter__(self) -> Iterator[Created[Sandbox]]:
+        for made in iterate(aiter(self._core)):
+            yield _created(made)
+
+    def all(self) -> list[Created[Sandbox]]:
+        """Every Created, in the order asked."""
+        return [_created(made) for made in run(self._core.all())]
+
+
+def _created(made: Created[_Sandbox]) -> Created[Sandbox]:
+    return Created(made.index, made.key, Sandbox(made.sandbox) if made.sandbox is not None else None, made.error)
+
+
+class DSecClient(Mirror[client.DSecClient]):
+    """Opens sandboxes. Makes no connection before it is used; see ``dsec.DSecClient``."""
+
+    def __init__(
+        self, url: str | None = None, token: str | None = None, *, project: str | None = None,
+        max_creates_in_flight: int = 64,
+    ) -> None:  # fmt: skip
+        super().__init__(client.DSecClient(url, token, project=project, max_creates_in_flight=max_creates_in_flight))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> Self:
+        """Connect now instead of at first use. Raises NodeError or Denied."""
+        run(self._core.open())
+        return self
+
+    @property
+    def images(self) -> Images:
+        """The node's images."""
+        return Images(self._core.images)
+
+    @property
+    def layers(self) -> Layers:
+        """The node's layers."""
+        return Layers(self._core.layers)
+
+    @property
+    def tokens(self) -> Tokens:
+        """The caller's tokens."""
+        return Tokens(self._core.tokens)
+
+    close = blocking(client.DSecClient.close)
+    sandbox = blocking_as(Sandbox, client.DSecClient.sandbox)
+    sandboxes = plain(CreatingMany, client.DSecClient.sandboxes)
+    attach = plain(Sandbox, client.DSecClient.attach)
+    get = blocking_as(Sandbox, client.DSecClient.get)
+    find = iterating(client.DSecClient.find)
+    stop_all = blocking(client.DSecClient.stop_all)
+    status = blocking(client.DSecClient.status)
+    version = blocking(client.DSecClient.version)
+    run_container = blocking_as(Sandbox, client.DSecClient.run_container)
+    run_microvm = blocking(client.DSecClient.run_microvm)
+    run_vm = blocking(client.DSecClient.run_vm)
+    job = refused(client.DSecClient.job)
+    call = blocking(client.DSecClient.call)
+    call_many = refused(client.DSecClient.call_many)

@@ -1,0 +1,117 @@
+"""Sandbox, Exec and Files for plain Python."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from dsec.client import execs, files, sandbox, stdin
+from dsec.client.creating import Keeper
+from dsec.sync.mirror import Mirror, blocking, blocking_as, iterating, refused
+from dsec.sync.portal import run
+
+__all__ = ["Exec", "Files", "Sandbox", "Stdin"]
+
+
+class Files(Mirror[files.Files]):
+    """``sandbox.files``."""
+
+    read = blocking(files.Files.read)
+    write = blocking(files.Files.write)
+    stat = blocking(files.Files.stat)
+    list = blocking(files.Files.list)
+    mkdir = blocking(files.Files.mkdir)
+    move = blocking(files.Files.move)
+    remove = blocking(files.Files.remove)
+    exists = blocking(files.Files.exists)
+    watch = refused(files.Files.watch)
+    upload = blocking(files.Files.upload)
+    download = blocking(files.Files.download)
+
+
+class Stdin(Mirror[stdin.Stdin]):
+    """``exec.stdin``."""
+
+    write = blocking(stdin.Stdin.write)
+    close = blocking(stdin.Stdin.close)
+
+
+class Exec(Mirror[execs.Exec]):
+    """A program that runs while its caller does other things."""
+
+    @property
+    def id(self) -> str:
+        """Its ID."""
+        return self._core.id
+
+    @property
+    def stdin(self) -> Stdin:
+        """Standard input, when it was spawned with ``stdin=PIPE``; raises InvalidArgument otherwise."""
+        return Stdin(self._core.stdin)
+
+    events = iterating(execs.Exec.events)
+    lines = iterating(execs.Exec.lines)
+    info = blocking(execs.Exec.info)
+    poll = blocking(execs.Exec.poll)
+    wait = blocking(execs.Exec.wait)
+    signal = blocking(execs.Exec.signal)
+    kill = blocking(execs.Exec.kill)
+    detach = blocking(execs.Exec.detach)
+    resize = blocking(execs.Exec.resize)
+
+
+class Sandbox(Mirror[sandbox.Sandbox]):
+    """A sandbox; ``with`` stops it at the end."""
+
+    def __enter__(self) -> Self:
+        self._keeper = Keeper(self._core)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run(self._keeper.stop(failing=kind is not None))
+
+    @property
+    def id(self) -> str:
+        """Its ID."""
+        return self._core.id
+
+    @property
+    def backend(self) -> str:
+        """container, microvm or vm. Of an attached sandbox known only after ``info()``."""
+        return self._core.backend
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels. Of an attached sandbox known only after ``info()``."""
+        return self._core.labels
+
+    @property
+    def files(self) -> Files:
+        """Files inside it."""
+        return Files(self._core.files)
+
+    info = blocking(sandbox.Sandbox.info)
+    story = blocking(sandbox.Sandbox.story)
+    usage = blocking(sandbox.Sandbox.usage)
+    execs = blocking(sandbox.Sandbox.execs)
+    logs = iterating(sandbox.Sandbox.logs)
+    exec = blocking(sandbox.Sandbox.exec)
+    run_shell = blocking(sandbox.Sandbox.run_shell)
+    spawn = blocking_as(Exec, sandbox.Sandbox.spawn)
+    read = blocking(sandbox.Sandbox.read)
+    write = blocking(sandbox.Sandbox.write)
+    stop = blocking(sandbox.Sandbox.stop)
+    kill = blocking(sandbox.Sandbox.kill)
+    remove = blocking(sandbox.Sandbox.remove)
+    attach = refused(sandbox.Sandbox.attach)
+    events = refused(sandbox.Sandbox.events)
+    open_session = blocking(sandbox.Sandbox.open_session)
+    expose = blocking(sandbox.Sandbox.expose)
+    set_network = blocking(sandbox.Sandbox.set_network)
+    snapshot = blocking(sandbox.Sandbox.snapshot)
+    fork = refused(sandbox.Sandbox.fork)
+    pause = blocking(sandbox.Sandbox.pause)
+    resume = blocking(sandbox.Sandbox.resume)
+    pack_diff = blocking(sandbox.Sandbox.pack_diff)
