@@ -1,7 +1,14 @@
-//! PID 1 of a sandbox: see the library `dsec_init`. Linked without start files (`build.rs`), so that nothing
-//! of the C library runs or is even there.
+//! PID 1 of a sandbox: see the library `dsec_init`. Linked without start files (`build.rs`): neither the C nor
+//! the Rust standard library is in it.
 
+#![no_std]
 #![no_main]
+
+/// There is nobody to tell, and no code that panics.
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    dsec_init::run()
+}
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(

@@ -5,4 +5,5 @@ mod node;
 mod plans;
 
 mod host;
+mod latency;
 mod sandbox;
