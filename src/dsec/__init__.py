@@ -10,6 +10,9 @@
 ``dsec.sync`` has the same names for plain Python.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from dsec.api.types import (
     Ended,
     ExecInfo,
@@ -27,22 +30,6 @@ from dsec.api.types import (
     TokenInfo,
     Usage,
 )
-from dsec.client.args import DSecContainerRunArgs, SandboxArgs
-from dsec.client.client import DSecClient
-from dsec.client.execs import Exec
-from dsec.client.results import (
-    Created,
-    ExecResult,
-    ExecStarted,
-    Exited,
-    Gap,
-    Output,
-    ProofOfDeath,
-    Stderr,
-    Stdout,
-    Stopped,
-)
-from dsec.client.sandbox import PIPE, Sandbox
 from dsec.errors import (
     CallerError,
     CapacityError,
@@ -76,6 +63,24 @@ from dsec.errors import (
     SandboxGone,
     Unsupported,
 )
+
+if TYPE_CHECKING:
+    from dsec.client.args import DSecContainerRunArgs, SandboxArgs
+    from dsec.client.client import DSecClient
+    from dsec.client.execs import Exec
+    from dsec.client.results import (
+        Created,
+        ExecResult,
+        ExecStarted,
+        Exited,
+        Gap,
+        Output,
+        ProofOfDeath,
+        Stderr,
+        Stdout,
+        Stopped,
+    )
+    from dsec.client.sandbox import PIPE, Sandbox
 
 __all__ = [
     "CallerError",
@@ -141,3 +146,31 @@ __all__ = [
     "Unsupported",
     "Usage",
 ]
+
+_CLIENT = {
+    "Created": "dsec.client.results",
+    "DSecClient": "dsec.client.client",
+    "DSecContainerRunArgs": "dsec.client.args",
+    "Exec": "dsec.client.execs",
+    "ExecResult": "dsec.client.results",
+    "ExecStarted": "dsec.client.results",
+    "Exited": "dsec.client.results",
+    "Gap": "dsec.client.results",
+    "Output": "dsec.client.results",
+    "PIPE": "dsec.client.sandbox",
+    "ProofOfDeath": "dsec.client.results",
+    "Sandbox": "dsec.client.sandbox",
+    "SandboxArgs": "dsec.client.args",
+    "Stderr": "dsec.client.results",
+    "Stdout": "dsec.client.results",
+    "Stopped": "dsec.client.results",
+}
+"""Imported at first use: servers and the command line need the errors, not the HTTP library."""
+
+
+def __getattr__(name: str) -> object:
+    home = _CLIENT.get(name)
+    if home is None:
+        raise AttributeError(f"module 'dsec' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value

@@ -4,7 +4,3 @@
 WebSocket), ``streams`` the frames on it, ``creating`` and ``running`` the promises about creates and execs. Imports
 ``dsec.api`` and ``dsec.errors`` only, never a server part.
 """
-
-from dsec.client.client import DSecClient
-
-__all__ = ["DSecClient"]

@@ -27,7 +27,7 @@ from dsec.errors import DSecError, InvalidArgument, Unsupported
 __all__ = ["DSecClient"]
 
 _inherited: list[object] = []
-"""Connections that a forked child has from its parent: kept untouched, since closing them would disturb the parent."""
+"""Connections that a forked child has from its parent: kept untouched, for closing them would disturb it."""
 _restored: weakref.WeakValueDictionary[tuple[Any, ...], DSecClient] = weakref.WeakValueDictionary()
 _restoring = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""The promises about execs: started once, joined by ID after a lost connection, never run again, killed when cancelled."""
+"""The promises about execs: started once, joined by ID after a lost connection, killed when cancelled."""
 
 from __future__ import annotations
 
