@@ -46,16 +46,33 @@ def node_processes(paths: NodePaths) -> Iterator[tuple[int, list[str]]]:
     """(pid, argv) of the node's own processes: keeper, runtime, edge, apiserver.
 
     A process counts when its program and its configuration file are the node's and it runs in this user namespace, so
-    that no program in a sandbox can pass for one.
+    that no program in a sandbox can pass for one. The keeper counts as the holder of the node's lock: once it has
+    exec'ed itself in place, its arguments do not name the node any more.
     """
+    keeper = _lock_holder(paths.lock)
+    if keeper is not None:
+        yield keeper, _argv(Path(f"/proc/{keeper}"))
     files = {str(paths.config_json), str(paths.runtime_json), str(paths.services_json)}
     here = _user_namespace("self")
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
+        if not entry.name.isdigit() or entry.name == str(keeper):
             continue
         argv = _argv(entry)
         if files.intersection(argv) and _is_ours(argv) and _user_namespace(entry.name) == here:
             yield int(entry.name), argv
+
+
+def _lock_holder(lock: Path) -> int | None:
+    try:
+        found = lock.stat()
+    except FileNotFoundError:
+        return None
+    wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if fields[1] == "FLOCK" and fields[5] == wanted and int(fields[4]) > 0:
+            return int(fields[4])
+    return None
 
 
 def _is_ours(argv: list[str]) -> bool:

@@ -14,6 +14,8 @@ from dsec.errors import DSecError, NodeError, ProtocolError, error_from_wire
 
 __all__ = ["EdgeCalls", "RuntimeCalls"]
 
+_HELLO_S = 5.0
+"""A runtime that lives says hello at once; one that is starting, soon."""
 PRINCIPAL = "node"
 """Who the edge notes as the actor of what ``dsec down`` does."""
 
@@ -33,9 +35,10 @@ class RuntimeCalls:
     """One connection to ``runtime.sock``: calls without channels, one at a time."""
 
     def __init__(self, path: Path, *, timeout_s: float = 60.0) -> None:
-        self._socket = _connect(path, timeout_s)
+        self._socket = _connect(path, min(timeout_s, _HELLO_S))
         self._stream = 0
         self.call("hello", {"version": 1})
+        self._socket.settimeout(timeout_s)
 
     def __enter__(self) -> RuntimeCalls:
         return self

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig
-from dsec.node.restart import part_answers, restart_part
+from dsec.node.restart import restart_part
 from dsec.node.services import SERVICES
-from dsec.node.survey import Survey
+from dsec.node.survey import Survey, part_answers
 
 __all__ = ["revive"]
 

@@ -7,18 +7,17 @@ from collections.abc import Callable
 
 import msgspec
 
-from dsec.errors import DSecError, InvalidArgument, NodeError
+from dsec.errors import InvalidArgument, NodeError
 from dsec.node.binaries import Binaries, find_binaries
 from dsec.node.config import NodeConfig, load_config
 from dsec.node.keeper_client import KeeperControl
 from dsec.node.keeper_process import write_table
-from dsec.node.local_calls import EdgeCalls, RuntimeCalls
 from dsec.node.machine import check_machine
 from dsec.node.paths import NodePaths
 from dsec.node.services import SERVICES, keeper_definition, service_table
-from dsec.node.survey import operation, url_of, version_at
+from dsec.node.survey import operation, part_answers
 
-__all__ = ["PARTS", "part_answers", "renew_files", "restart", "restart_part"]
+__all__ = ["PARTS", "renew_files", "restart", "restart_part"]
 
 PARTS = (*SERVICES, "keeper")
 _POLL_S = 0.01
@@ -75,21 +74,3 @@ def renew_files(config: NodeConfig, binaries: Binaries) -> None:
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(runtime)))
     partial.replace(config.paths.runtime_json)
     write_table(config, binaries)
-
-
-def part_answers(paths: NodePaths, part: str) -> bool:
-    """Whether the part serves its socket. Listening sockets outlive a restart: a call waits for the successor."""
-    try:
-        if part == "runtime":
-            with RuntimeCalls(paths.runtime_socket, timeout_s=5):
-                return True
-        if part == "edge":
-            EdgeCalls(paths.edge_socket, timeout_s=5).call("GET", "/v1/status")
-            return True
-        with KeeperControl(paths.keeper_socket, timeout_s=5) as keeper:
-            url = url_of(keeper.services())
-        return part == "keeper" or (url is not None and version_at(url) is not None)
-    except NodeError:
-        return False
-    except DSecError:  # an answer all the same
-        return part == "edge"

@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from dsec.errors import Conflict, NodeError, NotFound
+from dsec.errors import Conflict, DSecError, NodeError, NotFound
 from dsec.node.keeper_client import KeeperControl, ServiceState
+from dsec.node.local_calls import EdgeCalls, RuntimeCalls
 from dsec.node.paths import NodePaths
 
-__all__ = ["Survey", "is_locked", "node_url", "operation", "survey", "url_of", "version_at"]
+__all__ = ["Survey", "is_locked", "node_url", "operation", "part_answers", "survey", "url_of", "version_at"]
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -41,9 +42,28 @@ def survey(paths: NodePaths) -> Survey:
     missing = [service.name for service in services if service.pid == 0]
     if missing:
         return Survey("broken", services, url, f"not running: {', '.join(missing)}")
-    if url is None or version_at(url) is None:
-        return Survey("broken", services, url, f"the API does not answer at {url}")
+    silent = [service.name for service in services if not part_answers(paths, service.name)]
+    if silent:
+        return Survey("broken", services, url, f"not answering: {', '.join(silent)}")
     return Survey("whole", services, url)
+
+
+def part_answers(paths: NodePaths, part: str) -> bool:
+    """Whether the part serves its socket. Listening sockets outlive a restart: a call waits for the successor."""
+    try:
+        if part == "runtime":
+            with RuntimeCalls(paths.runtime_socket, timeout_s=5):
+                return True
+        if part == "edge":
+            EdgeCalls(paths.edge_socket, timeout_s=5).call("GET", "/v1/status")
+            return True
+        with KeeperControl(paths.keeper_socket, timeout_s=5) as keeper:
+            url = url_of(keeper.services())
+        return part == "keeper" or (url is not None and version_at(url) is not None)
+    except NodeError:
+        return False
+    except DSecError:  # an answer all the same
+        return part == "edge"
 
 
 def is_locked(path: Path) -> bool:

@@ -20,7 +20,8 @@ from dsec.node.paths import NodePaths
 from dsec.node.prepare import boot_id, group_id, note_node, prepare
 from dsec.node.repair import revive
 from dsec.node.restart import renew_files
-from dsec.node.survey import Survey, operation, survey, url_of, version_at
+from dsec.node.services import SERVICES
+from dsec.node.survey import Survey, operation, part_answers, survey, url_of
 from dsec.node.sweep import sweep
 
 __all__ = ["UpOptions", "UpReport", "up"]
@@ -142,13 +143,14 @@ def _clear_way(paths: NodePaths, found: Survey, say: Callable[[str], None]) -> s
 
 
 def _wait_answer(config: NodeConfig, *, deadline: float) -> str:
-    """Poll until the API answers; a part that keeps dying ends the wait with the end of its log."""
+    """Poll until API and edge answer; a part that keeps dying ends the wait with the end of its log."""
     with KeeperControl(config.paths.keeper_socket) as keeper:
         while True:
             services = keeper.services()
             url = url_of(services)
-            if url is not None and all(service.pid for service in services) and version_at(url) is not None:
-                return url
+            running = url is not None and all(service.pid for service in services)
+            if running and all(part_answers(config.paths, part) for part in ("apiserver", "edge")):
+                return str(url)
             dying = next((service.name for service in services if service.restarts >= _MAX_RESTARTS), None)
             if dying is not None or time.monotonic() >= deadline:
                 raise _not_up(config, dying)
@@ -157,7 +159,10 @@ def _wait_answer(config: NodeConfig, *, deadline: float) -> str:
 
 def _not_up(config: NodeConfig, dying: str | None) -> NodeError:
     if dying is None:
-        return NodeError("the node's API did not answer in time", remedy=f"Look into {config.paths.logs}")
+        silent = [part for part in SERVICES if not part_answers(config.paths, part)]
+        return NodeError(
+            f"not answering in time: {', '.join(silent) or 'the node'}", remedy=f"Look into {config.paths.logs}"
+        )
     log = config.paths.logs / f"{dying}.log"
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     last = next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
