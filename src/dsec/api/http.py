@@ -22,6 +22,7 @@ _STATUS: dict[str, int] = {
     "quota_exceeded": 429,
     "platform_error": 500,
     "node_error": 502,
+    "registry_unreachable": 502,
     "capacity": 503,
     "deadline_exceeded": 504,
 }
