@@ -22,10 +22,10 @@ setup: build/machine build/venv build/programs ## install what is missing: distr
 
 .PHONY: demo
 demo: setup ## start a node, run the main job, print its tables, stop the node
-	@scripts/demo.sh $(ARGS)
+	@scripts/with-node.sh $(DSEC) demo $(ARGS)
 
 .PHONY: test
-test: setup build/test-machine check ## everything needed, then all tests (make check included)
+test: setup build/test-machine check build/test-store ## everything needed, then all tests (make check included)
 	cargo test --release --workspace --quiet
 	$(PYTHON) -m pytest $(ARGS)
 
@@ -39,8 +39,8 @@ check: build/machine build/venv ## format, lint, types, import directions, unit 
 	$(PYTHON) -m pytest -q tests/unit
 
 .PHONY: bench
-bench: setup ## measure; raw samples to build/bench, the table to standard output
-	@scripts/bench.sh $(ARGS)
+bench: setup ## measure; raw samples to bench/results, the tables to standard output
+	@scripts/with-node.sh $(PYTHON) -m bench $(ARGS)
 
 .PHONY: wheels
 wheels: build/venv ## both wheels into dist/
@@ -51,8 +51,8 @@ wheels: build/venv ## both wheels into dist/
 	@ls -1 dist
 
 .PHONY: test-wheels
-test-wheels: wheels ## from the built wheels in a clean virtual environment: dsec up, an exec, dsec down
-	@scripts/test-wheels.sh
+test-wheels: wheels build/test-store ## from the built wheels in a clean virtual environment: dsec up, an exec, dsec down
+	@DSEC_TEST_STORE=$(CURDIR)/build/test-store scripts/test-wheels.sh
 
 .PHONY: clean
 clean: ## remove what was built (not the node's data: dsec down, then rm -r /var/lib/dsec)
@@ -70,6 +70,10 @@ build/venv: scripts/setup-venv.sh pyproject.toml build/machine
 .PHONY: build/programs
 build/programs: build/machine
 	cargo build --release --workspace --bins
+
+.PHONY: build/test-store
+build/test-store: build/venv
+	@$(PYTHON) -m dsec.testing.store $@
 
 build/test-machine: scripts/setup-tests.sh build/machine
 	@scripts/setup-tests.sh
