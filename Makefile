@@ -25,18 +25,21 @@ demo: setup ## start a node, run the main job, print its tables, stop the node
 	@scripts/with-node.sh $(DSEC) demo $(ARGS)
 
 .PHONY: test
-test: setup build/test-machine check build/test-store ## everything needed, then all tests (make check included)
+test: setup build/test-machine lint build/test-store ## everything needed, then all tests (make check included)
 	cargo test --release --workspace --quiet
 	$(PYTHON) -m pytest $(ARGS)
 
 .PHONY: check
-check: build/machine build/venv ## format, lint, types, import directions, unit tests
+check: lint ## format, lint, types, import directions, unit tests
+	$(PYTHON) -m pytest -q tests/unit
+
+.PHONY: lint
+lint: build/machine build/venv
 	$(VENV)/bin/ruff format --check src tests bench examples
 	$(VENV)/bin/ruff check src tests bench examples
 	$(VENV)/bin/mypy
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --quiet -- -D warnings
-	$(PYTHON) -m pytest -q tests/unit
 
 .PHONY: bench
 bench: setup ## measure; raw samples to bench/results, the tables to standard output
