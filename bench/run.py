@@ -1,0 +1,150 @@
+"""The whole run: every scenario on dsec, then the same, shorter, on Docker."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import dsec
+from bench import memory, scenarios
+from bench.dockerd import running_daemon
+from bench.phases import measure_phases
+from bench.record import Record
+from bench.targets import DockerTarget, DsecTarget, Target
+from dsec.demo.docker_api import DockerApi, socket_of
+from dsec.demo.dsec_boxes import export_root
+from dsec.errors import NodeError
+
+__all__ = ["SCENARIOS", "Plan", "run"]
+
+H = TypeVar("H")
+_DOCKER_IMAGE = ("dsec-bench", "base")
+SCENARIOS = ("serial", "parallel", "burst", "computesdk", "sustained", "warm", "creating", "memory", "phases")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much of each scenario is run."""
+
+    only: frozenset[str]
+    serial: int
+    parallel: int
+    bursts: int
+    burst: int
+    computesdk: int
+    sustained_s: float
+    warm: int
+    idle: int
+    phases: int
+
+    @classmethod
+    def full(cls, only: frozenset[str]) -> Plan:
+        """What the figures in the README are measured with."""
+        return cls(only, 200, 320, 5, 100, 100, 30.0, 1_000, 500, 100)
+
+    @classmethod
+    def quick(cls, only: frozenset[str]) -> Plan:
+        """A look, in well under a minute."""
+        return cls(only, 20, 48, 1, 50, 10, 3.0, 100, 50, 10)
+
+    def for_docker(self) -> Plan:
+        """Less of everything: Docker takes some hundred milliseconds each."""
+        return Plan(
+            only=self.only - {"phases"},
+            serial=min(self.serial, 20),
+            parallel=min(self.parallel, 48),
+            bursts=1,
+            burst=self.burst,
+            computesdk=min(self.computesdk, 100),
+            sustained_s=min(self.sustained_s, 15.0),
+            warm=min(self.warm, 100),
+            idle=min(self.idle, 100),
+            phases=0,
+        )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+async def run(record: Record, plan: Plan, *, image: str, docker: str) -> None:
+    """Fill the record. ``docker``: "auto" uses a daemon that answers, "start" starts one, "no" leaves it out."""
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(dsec.DSecClient(max_creates_in_flight=1_000))
+        target = DsecTarget.of(client, image)
+        await measure(target, record, plan)
+        if "phases" in plan.only:
+            _say("dsec: phases")
+            record.add("dsec", "phases", samples_ms=await measure_phases(target, plan.phases))
+        api = await _docker(stack, docker)
+        if api is not None:
+            name = ":".join(_DOCKER_IMAGE)
+            if not await api.has_image(name):
+                _say("docker: importing the same root filesystem")
+                await api.import_image(*_DOCKER_IMAGE, export_root(client, image))
+            await measure(DockerTarget(api, name), record, plan.for_docker())
+
+
+async def _docker(stack: AsyncExitStack, docker: str) -> DockerApi | None:
+    if docker == "no":
+        return None
+    socket = await stack.enter_async_context(running_daemon()) if docker == "start" else socket_of(os.environ)
+    try:
+        return await stack.enter_async_context(DockerApi(socket))
+    except NodeError:
+        if docker == "start":
+            raise
+        _say("docker: no daemon answers, so there is nothing beside dsec; `--docker start` starts one")
+        return None
+
+
+async def measure(target: Target[H], record: Record, plan: Plan) -> None:
+    """Run the plan's scenarios on one target; raises RuntimeError if sandboxes are left at the end."""
+
+    def wants(name: str) -> bool:
+        if name in plan.only:
+            _say(f"{target.name}: {name}")
+        return name in plan.only
+
+    def add(scenario: str, samples: list[float], **facts: Any) -> None:
+        record.add(target.name, scenario, samples, **facts)
+
+    await scenarios.first_exec_serial(target, 2)
+    if wants("serial"):
+        add("serial", await scenarios.first_exec_serial(target, plan.serial))
+    if wants("parallel"):
+        add("parallel", await scenarios.first_exec_parallel(target, plan.parallel, 16), workers=16)
+    if wants("burst"):
+        await _bursts(target, plan, add)
+    if wants("computesdk"):
+        add("computesdk sequential", await scenarios.first_exec_serial(target, plan.computesdk))
+        add("computesdk staggered", await scenarios.staggered(target, plan.computesdk, 0.2), gap_s=0.2)
+        wall, samples = await scenarios.burst(target, plan.computesdk)
+        add("computesdk concurrent", samples, wall_s=wall)
+    if wants("sustained"):
+        rate, samples = await scenarios.sustained(target, plan.sustained_s, 16)
+        add("sustained", samples, per_second=rate, seconds=plan.sustained_s, workers=16)
+    if wants("warm"):
+        add("warm", await scenarios.warm_exec(target, plan.warm))
+    if wants("creating"):
+        rate, samples = await scenarios.warm_exec_while_creating(target, plan.warm, 50)
+        add("warm while creating", samples, creates_per_second=rate)
+    if wants("memory"):
+        add("idle memory", [], **await memory.idle_memory(target, plan.idle))
+    left = await target.left()
+    if left:
+        raise RuntimeError(f"{target.name}: {left} sandboxes of the benchmark are left")
+
+
+async def _bursts(target: Target[H], plan: Plan, add: Callable[..., None]) -> None:
+    walls: list[float] = []
+    samples: list[float] = []
+    for _ in range(plan.bursts):
+        wall, taken = await scenarios.burst(target, plan.burst)
+        walls.append(wall)
+        samples += taken
+    add("burst", samples, walls_s=walls, count=plan.burst)

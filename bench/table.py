@@ -1,0 +1,97 @@
+"""A record as Markdown tables, for the README and for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.phases import breakdown
+from bench.record import Record
+from dsec.demo.report import quantiles_ms
+
+__all__ = ["markdown", "ratio"]
+
+_TITLES = {
+    "serial": "create → first exec, serial, p50 / p99",
+    "parallel": "create → first exec, 16 at once, p50 / p99",
+    "burst": "burst of 100 creates + first exec, all done",
+    "computesdk sequential": "ComputeSDK protocol, 100 sequential, p50 / p99",
+    "computesdk staggered": "ComputeSDK protocol, 100 staggered by 200 ms, p50 / p99",
+    "computesdk concurrent": "ComputeSDK protocol, 100 at once, p50 / p99",
+    "sustained": "sustained create + exec + stop",
+    "warm": "warm exec of `true`, p50 / p99",
+    "warm while creating": "the same while 50 sandboxes/s are created",
+    "idle memory": "idle memory per sandbox, beyond the page cache",
+}
+
+
+def markdown(record: Record) -> str:
+    """The whole record."""
+    machine = record.hardware
+    head = (
+        f"{machine['processor']}, {machine['cpus']} CPUs, {machine['memory_gib']} GiB, Linux {machine['kernel']}; "
+        f"`{record.command}`, commit {record.commit or 'unknown'}"
+    )
+    targets = list(record.results)
+    rows = [["what", *targets, *(["docker ÷ dsec"] if _comparable(targets) else [])]]
+    for scenario, title in _TITLES.items():
+        found = [record.results[target].get(scenario) for target in targets]
+        if not any(found):
+            continue
+        cells = [_cell(scenario, each) if each else "–" for each in found]
+        if _comparable(targets):
+            both = (record.results["dsec"].get(scenario), record.results["docker"].get(scenario))
+            cells.append(ratio(scenario, *both))
+        rows.append([title, *cells])
+    parts = [head, _table(rows)]
+    phases = record.results.get("dsec", {}).get("phases")
+    if phases:
+        listed = [["step", "p50, ms", "p99, ms"]]
+        listed += [[name, f"{p50:.2f}", f"{p99:.2f}"] for name, p50, p99 in breakdown(phases["samples_ms"])]
+        parts += ["Where the time goes (one sandbox after the other):", _table(listed)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _comparable(targets: Sequence[str]) -> bool:
+    return "dsec" in targets and "docker" in targets
+
+
+def _cell(scenario: str, result: Mapping[str, Any]) -> str:
+    if scenario == "idle memory":
+        cost = result["per_sandbox_kib"]
+        return f"{cost['total']:.0f} KiB = {cost['a']:.0f} + {cost['b']:.1f} × CPUs (at {result['count']})"
+    if scenario == "sustained":
+        return f"{result['per_second']:.0f}/s"
+    if scenario == "burst":
+        return f"{_typical(scenario, result):.2f} s (median of {len(result['walls_s'])})"
+    p50, p99 = quantiles_ms(result["samples_s"])
+    reached = f", at {result['creates_per_second']:.0f}/s" if "creates_per_second" in result else ""
+    return f"{p50:.1f} / {p99:.1f} ms (n = {len(result['samples_s'])}{reached})"
+
+
+def _typical(scenario: str, result: Mapping[str, Any]) -> float:
+    if scenario == "idle memory":
+        return float(result["per_sandbox_kib"]["total"])
+    if scenario == "sustained":
+        return float(result["per_second"])
+    if scenario == "burst":
+        walls = sorted(result["walls_s"])
+        return float(walls[(len(walls) - 1) // 2])
+    return quantiles_ms(result["samples_s"])[0]
+
+
+def ratio(scenario: str, ours: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> str:
+    """How many times better ours is; "–" where one of both is missing."""
+    if not ours or not other:
+        return "–"
+    mine, theirs = _typical(scenario, ours), _typical(scenario, other)
+    better = mine / theirs if scenario == "sustained" and theirs else theirs / mine if mine else math.nan
+    return "–" if math.isnan(better) else f"{better:.1f}×"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = rows
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(row) + " |" for row in body]
+    return "\n".join(lines)
