@@ -1,3 +1,9 @@
 //! Messages between the processes of a node. `docs/protocols.md` tells the same in prose.
+//!
+//! [`keeper`] is spoken between the runtime and the keeper; [`frame`], [`runtime`] and [`error`] between the edge
+//! and the runtime. The golden vectors in `tests/golden` hold these types and `src/dsec/api` together.
 
+pub mod error;
+pub mod frame;
 pub mod keeper;
+pub mod runtime;

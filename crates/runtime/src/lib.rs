@@ -1,1 +1,35 @@
-//! dsec-runtime
+//! dsec-runtime: the node's objects, sessions, output, timers and kills.
+//!
+//! It owns what the kernel has to be asked for (mounts, cgroups, subvolumes, namespaces) and everything that happens in
+//! time, and it keeps nothing that it cannot rebuild from the keeper, the kernel and its output files. The edge speaks to it over
+//! `runtime.sock` ([`connection`], [`methods`]); it speaks to the keeper ([`keeper`]), which makes processes from its
+//! plans ([`plans`]).
+//!
+//! One thread owns the state ([`node`]) and never blocks for long; kernel work that does is done by the [`workers`].
+
+pub mod check;
+pub mod config;
+pub mod connection;
+pub mod deadlines;
+pub mod events;
+pub mod exec;
+pub mod files;
+pub mod groups;
+pub mod keeper;
+pub mod kernel;
+pub mod methods;
+pub mod node;
+pub mod notices;
+pub mod output;
+pub mod plans;
+pub mod probe;
+pub mod recover;
+pub mod sandbox;
+pub mod serve;
+pub mod shutdown;
+pub mod slots;
+pub mod store;
+pub mod tag;
+pub mod timers;
+pub mod tools;
+pub mod workers;

@@ -1,0 +1,157 @@
+//! One connection to `runtime.sock`: frames in, streams, frames out.
+
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+
+use dsec_proto::error::{WireError, WireResult};
+use dsec_proto::frame::{self, Incoming, MAX_FRAME};
+use serde::Serialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+
+use crate::methods;
+use crate::node::Node;
+
+/// Frames that wait for a slow reader before their streams have to.
+const QUEUED: usize = 64;
+/// Frames are put together up to so many bytes for one write.
+const GATHERED: usize = 256 << 10;
+
+/// What a client says on an open stream.
+#[derive(Debug)]
+pub enum Input {
+    /// Bytes; none end the channel.
+    Data {
+        /// Channel.
+        channel: u8,
+        /// Where they stand.
+        offset: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// Credit.
+    Until {
+        /// Channel.
+        channel: u8,
+        /// Absolute.
+        offset: u64,
+    },
+}
+
+/// One stream as its method sees it. The input ends when the client has closed it or is gone.
+pub struct Stream {
+    /// What the client says.
+    pub input: mpsc::UnboundedReceiver<Input>,
+    /// What it is told.
+    pub out: Out,
+}
+
+/// The way back to a client. Nothing fails here: a client that is gone is not told, and its input ends.
+#[derive(Clone)]
+pub struct Out {
+    stream: u32,
+    frames: mpsc::Sender<Vec<u8>>,
+}
+
+impl Out {
+    /// A message.
+    pub async fn item<T: Serialize>(&self, object: &T) {
+        let _ = self.frames.send(frame::item(self.stream, object)).await;
+    }
+
+    /// Bytes, at most `MAX_DATA`.
+    pub async fn data(&self, channel: u8, offset: u64, bytes: &[u8]) {
+        let _ = self.frames.send(frame::data(self.stream, channel, offset, bytes)).await;
+    }
+
+    /// Credit.
+    pub async fn until(&self, channel: u8, offset: u64) {
+        let _ = self.frames.send(frame::until(self.stream, channel, offset)).await;
+    }
+
+    /// The last word.
+    pub async fn finish<T: Serialize>(&self, result: WireResult<T>) {
+        let last = match result {
+            Ok(result) => frame::end(self.stream, &result),
+            Err(error) => frame::error(self.stream, &error),
+        };
+        let _ = self.frames.send(last).await;
+    }
+}
+
+/// Serves a connection until it ends.
+pub async fn serve(node: Rc<Node>, socket: UnixStream) {
+    let (reader, writer) = socket.into_split();
+    let (frames, queue) = mpsc::channel(QUEUED);
+    tokio::task::spawn_local(write(writer, queue));
+    if let Err(error) = read(&node, reader, frames).await {
+        if error.kind() != io::ErrorKind::UnexpectedEof {
+            tracing::warn!("connection closed: {error}");
+        }
+    }
+}
+
+async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Vec<u8>>) {
+    while let Some(mut bytes) = queue.recv().await {
+        while bytes.len() < GATHERED {
+            match queue.try_recv() {
+                Ok(more) => bytes.extend(more),
+                Err(_) => break,
+            }
+        }
+        if writer.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn read(node: &Rc<Node>, reader: OwnedReadHalf, frames: mpsc::Sender<Vec<u8>>) -> io::Result<()> {
+    let mut reader = BufReader::with_capacity(64 << 10, reader);
+    let mut streams: HashMap<u32, mpsc::UnboundedSender<Input>> = HashMap::new();
+    let mut bytes = Vec::new();
+    loop {
+        let length = reader.read_u32().await? as usize;
+        if length > MAX_FRAME {
+            return Err(io::Error::other(format!("a frame of {length} bytes is too long")));
+        }
+        bytes.resize(length, 0);
+        reader.read_exact(&mut bytes).await?;
+        let (stream, incoming) = frame::decode(&bytes).map_err(|error| io::Error::other(error.message))?;
+        match incoming {
+            Incoming::Open { method, params } => {
+                streams.retain(|_, input| !input.is_closed());
+                let (input, receiver) = mpsc::unbounded_channel();
+                let out = Out { stream, frames: frames.clone() };
+                if streams.insert(stream, input).is_some() {
+                    return Err(io::Error::other(format!("stream {stream} is open already")));
+                }
+                let stream = Stream { input: receiver, out };
+                let call = methods::call(Rc::clone(node), method.to_owned(), params.to_vec(), stream);
+                tokio::task::spawn_local(call);
+            }
+            Incoming::Data { channel, offset, bytes } => {
+                pass(&streams, stream, Input::Data { channel, offset, bytes: bytes.to_vec() });
+            }
+            Incoming::Until { channel, offset } => pass(&streams, stream, Input::Until { channel, offset }),
+            Incoming::Close => {
+                streams.remove(&stream);
+            }
+        }
+    }
+}
+
+/// Frames for a stream that is over cross its end on the way and mean nothing.
+fn pass(streams: &HashMap<u32, mpsc::UnboundedSender<Input>>, stream: u32, input: Input) {
+    if let Some(stream) = streams.get(&stream) {
+        let _ = stream.send(input);
+    }
+}
+
+/// Refuses a method.
+#[must_use]
+pub fn unknown(method: &str) -> WireError {
+    WireError::new("unsupported", format!("unknown method {:?}", method.chars().take(80).collect::<String>()))
+}

@@ -1,0 +1,149 @@
+//! How an exec ends: what was written is taken, the facts are read from its group, the edge is told.
+
+use std::rc::Rc;
+
+use dsec_proto::error::WireError;
+use dsec_proto::keeper::Ended;
+use dsec_proto::runtime::{ExecEnd, ExecUsage, RuntimeEvent};
+
+use super::{pump, stdin, Exec, Phase};
+use crate::kernel::{poll, sys};
+use crate::node::Node;
+use crate::sandbox;
+use crate::tag::exec_object;
+use crate::timers::Timer;
+
+/// Within so much of the limit the disk counts as full: the next block does not fit.
+const BLOCK: u64 = 4096;
+
+/// The keeper says that the leader has ended.
+pub fn ended(node: &Rc<Node>, exec: &Rc<Exec>, end: Ended) {
+    match &*exec.phase.borrow() {
+        Phase::Starting => {
+            exec.early.replace(Some(end));
+            return;
+        }
+        Phase::Running => {}
+        Phase::Ending | Phase::Ended(_) | Phase::Failed(_) => return,
+    }
+    node.cancel_timer(&Timer::Timeout(exec.id.clone()));
+    node.cancel_timer(&Timer::Grace(exec.id.clone()));
+    exec.enter(Phase::Ending);
+    exec.streams.iter().for_each(pump::drain);
+    if exec.tag.borrow().cause.is_some() {
+        let (node, exec) = (Rc::clone(node), Rc::clone(exec));
+        tokio::task::spawn_local(async move {
+            kill_rest(&exec).await;
+            exec.streams.iter().for_each(pump::drain);
+            conclude(&node, &exec, &end);
+        });
+    } else {
+        conclude(node, exec, &end);
+    }
+}
+
+/// Everything in the group of an exec that was ended goes with it.
+async fn kill_rest(exec: &Exec) {
+    let leaf = exec.sandbox.groups.leaf(exec.tag.borrow().leaf);
+    if !leaf.is_empty() {
+        let waited = async {
+            leaf.kill()?;
+            poll::until_empty(&leaf.v2).await
+        };
+        if let Err(error) = waited.await {
+            tracing::error!(exec_id = exec.id, "killing what an exec left: {error}");
+        }
+    }
+}
+
+fn conclude(node: &Rc<Node>, exec: &Rc<Exec>, end: &Ended) {
+    let died_with = exec.sandbox.gone().filter(|_| end.signal == Some(libc::SIGKILL) && exec.tag.borrow().cause.is_none());
+    if let Some(failure) = &end.failure {
+        let refusal = dsec_proto::keeper::Refusal {
+            code: "failed".into(),
+            message: failure.message.clone(),
+            failure: Some(failure.clone()),
+        };
+        exec.enter(Phase::Failed(super::errors_of(&refusal).about(&exec.sandbox.id)));
+    } else if let Some(cause) = died_with {
+        exec.enter(Phase::Failed(WireError::gone(&exec.sandbox.id, &cause)));
+    } else {
+        let facts = facts(node, exec, end);
+        exec.enter(Phase::Ended(facts.clone()));
+        node.tell(RuntimeEvent::ExecEnded { sandbox_id: exec.sandbox.id.clone(), end: facts });
+    }
+    let (also, of) = (Rc::clone(node), Rc::clone(exec));
+    if exec.stdin.borrow().is_some() {
+        tokio::task::spawn_local(async move { stdin::close(&also, &of).await });
+    }
+    exec.sandbox.touch();
+    if let Some(at) = exec.sandbox.idle_at(node) {
+        node.set_timer(Timer::Idle(exec.sandbox.id.clone()), at);
+    }
+    if exec.tag.borrow().is_main {
+        sandbox::end(node, &exec.sandbox, "main-exited");
+    }
+}
+
+fn facts(node: &Node, exec: &Exec, end: &Ended) -> ExecEnd {
+    let tag = exec.tag.borrow();
+    let leaf = exec.sandbox.groups.leaf(tag.leaf);
+    let (cpu_ns, memory_peak_bytes) = leaf.used();
+    let ended = match (&tag.cause, end.signal) {
+        (Some(cause), _) => cause.clone(),
+        (None, Some(_)) => "signalled".into(),
+        (None, None) => "exited".into(),
+    };
+    ExecEnd {
+        exec_id: exec.id.clone(),
+        ended,
+        exit_code: end.exit_code,
+        signal: end.signal,
+        oom_kills: leaf.oom_kills().saturating_sub(tag.baseline.oom_kills),
+        quota_hits: quota_hits(node, exec, tag.baseline.pids_refused),
+        stdout_total: exec.streams[0].log.total(),
+        stderr_total: exec.streams[1].log.total(),
+        started_at: sys::unix_time(exec.started_ns.get()),
+        duration_ns: end.ended_ns.saturating_sub(exec.started_ns.get()),
+        usage: ExecUsage { cpu_ns, memory_peak_bytes },
+    }
+}
+
+fn quota_hits(node: &Node, exec: &Exec, refused_before: u64) -> Vec<String> {
+    let sandbox = exec.sandbox.tag.borrow();
+    let used = node.pool.used_by(sandbox.volume);
+    let full = used.is_some_and(|used| used + BLOCK > sandbox.disk_bytes);
+    let refused = exec.sandbox.groups.pids_refused() > refused_before;
+    let hits = [("disk", full), ("pids", refused)];
+    hits.iter().filter(|(_, hit)| *hit).map(|(name, _)| (*name).to_owned()).collect()
+}
+
+/// `exec.ack`: the edge has committed the ends of these.
+pub async fn ack(node: &Rc<Node>, exec_ids: &[String]) {
+    for exec_id in exec_ids {
+        let exec = node.execs.borrow().get(exec_id).cloned();
+        if let Some(exec) = exec.filter(|exec| !exec.is_running()) {
+            exec.acked.set(true);
+            settle(node, &exec).await;
+        }
+    }
+}
+
+/// Lets the keeper forget an exec once the edge has its end and nothing can write any more: a process in the background
+/// keeps its pipes, and its group.
+pub async fn settle(node: &Rc<Node>, exec: &Rc<Exec>) {
+    let silent = exec.streams.iter().all(|stream| stream.pipe.borrow().is_none());
+    if !exec.acked.get() || !silent || exec.released.get() || exec.is_running() {
+        return;
+    }
+    let leaf = exec.sandbox.groups.leaf(exec.tag.borrow().leaf);
+    if exec.sandbox.gone().is_none() && !leaf.is_empty() {
+        // Its processes have closed their pipes and live on: they go with the sandbox.
+        return;
+    }
+    exec.released.set(true);
+    node.keeper.ack(vec![exec_object(&exec.sandbox.id, &exec.id)]).await;
+    if exec.sandbox.gone().is_none() {
+        exec.sandbox.give_leaf(exec.tag.borrow().leaf);
+    }
+}

@@ -1,0 +1,183 @@
+//! Execs: started once, followed by any number of readers, ended, acknowledged.
+
+mod finish;
+mod kill;
+mod pump;
+mod start;
+mod stdin;
+mod stream;
+
+pub use finish::{ack, ended, settle};
+pub use kill::{kill, out_of_grace, out_of_time, terminate};
+pub use pump::follow;
+pub use start::{errors_of, start};
+pub use stdin::Stdin;
+pub use stream::{collect_or_stream, Wanted};
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use dsec_proto::error::WireError;
+use dsec_proto::keeper::Ended;
+use dsec_proto::runtime::{ExecEnd, ExecState};
+use tokio::sync::Notify;
+
+use crate::kernel::sys;
+use crate::node::Node;
+use crate::output::Log;
+use crate::sandbox::{write_tag, Sandbox};
+use crate::tag::{exec_object, ExecTag, Tag};
+
+/// Where an exec is in its life.
+#[derive(Clone, Debug)]
+pub enum Phase {
+    /// Asked for.
+    Starting,
+    /// The program runs.
+    Running,
+    /// The leader has ended; its end is being put together.
+    Ending,
+    /// It has ended.
+    Ended(ExecEnd),
+    /// It could not begin, or went with its sandbox.
+    Failed(WireError),
+}
+
+/// One stream of its output.
+pub struct Stream {
+    /// The bytes.
+    pub log: Log,
+    /// Read end of the pipe, until all writers are gone.
+    pub pipe: RefCell<Option<Rc<OwnedFd>>>,
+    /// The furthest that a reader has come, for backpressure.
+    pub taken: Cell<u64>,
+}
+
+/// One exec.
+pub struct Exec {
+    /// Its ID.
+    pub id: String,
+    /// Where it runs.
+    pub sandbox: Rc<Sandbox>,
+    /// What the keeper holds of it.
+    pub tag: RefCell<ExecTag>,
+    /// Where it is.
+    pub phase: RefCell<Phase>,
+    /// Told at every change: phase, output, readers.
+    pub changed: Notify,
+    /// CLOCK_BOOTTIME.
+    pub started_ns: Cell<u64>,
+    /// Channels 1 and 2.
+    pub streams: [Stream; 2],
+    /// Channel 0.
+    pub stdin: RefCell<Option<Rc<Stdin>>>,
+    /// The edge has committed its end.
+    acked: Cell<bool>,
+    /// The keeper has been told to forget it.
+    released: Cell<bool>,
+    /// The end, when it came before the answer to the spawn.
+    early: RefCell<Option<Ended>>,
+}
+
+impl Exec {
+    /// An exec with the streams that its files say, or new ones.
+    pub fn new(node: &Node, sandbox: &Rc<Sandbox>, tag: ExecTag, phase: Phase, new: bool) -> Rc<Self> {
+        let directory = node.config.output().join(&sandbox.id).join(&tag.exec_id);
+        let stream = |channel| Stream {
+            log: if new { Log::new(&directory, channel) } else { Log::find(&directory, channel) },
+            pipe: RefCell::default(),
+            taken: Cell::new(0),
+        };
+        Rc::new(Self {
+            id: tag.exec_id.clone(),
+            sandbox: Rc::clone(sandbox),
+            tag: RefCell::new(tag),
+            phase: RefCell::new(phase),
+            changed: Notify::new(),
+            started_ns: Cell::new(sys::boottime()),
+            streams: [stream(1), stream(2)],
+            stdin: RefCell::default(),
+            acked: Cell::new(false),
+            released: Cell::new(false),
+            early: RefCell::default(),
+        })
+    }
+
+    /// Whether the program has not yet begun.
+    #[must_use]
+    pub fn is_starting(&self) -> bool {
+        matches!(&*self.phase.borrow(), Phase::Starting)
+    }
+
+    /// Whether it may still run.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        matches!(&*self.phase.borrow(), Phase::Starting | Phase::Running | Phase::Ending)
+    }
+
+    /// Exit code, once it has exited.
+    #[must_use]
+    pub fn exit_code(&self) -> Option<i32> {
+        match &*self.phase.borrow() {
+            Phase::Ended(end) => end.exit_code,
+            _ => None,
+        }
+    }
+
+    /// Moves on and tells everybody.
+    pub fn enter(&self, phase: Phase) {
+        *self.phase.borrow_mut() = phase;
+        self.changed.notify_waiters();
+        self.sandbox.changed.notify_waiters();
+    }
+
+    /// Writes the tag to the keeper.
+    pub async fn retag(&self, node: &Node) {
+        let tag = Tag::Exec(self.tag.borrow().clone());
+        write_tag(node, exec_object(&self.sandbox.id, &self.id), &tag).await;
+    }
+
+    /// Waits until `done` says so.
+    pub async fn until<T>(&self, mut done: impl FnMut(&Self) -> Option<T>) -> T {
+        loop {
+            let mut told = std::pin::pin!(self.changed.notified());
+            told.as_mut().enable();
+            if let Some(value) = done(self) {
+                return value;
+            }
+            told.await;
+        }
+    }
+
+    /// As the edge sees it.
+    #[must_use]
+    pub fn state(&self) -> ExecState {
+        let end = match &*self.phase.borrow() {
+            Phase::Ended(end) => Some(end.clone()),
+            _ => None,
+        };
+        ExecState {
+            exec_id: self.id.clone(),
+            state: if self.is_running() { "running" } else { "ended" }.into(),
+            argv: self.tag.borrow().argv.clone(),
+            started_at: sys::unix_time(self.started_ns.get()),
+            stdout_total: end.as_ref().map_or_else(|| self.streams[0].log.total(), |end| end.stdout_total),
+            stderr_total: end.as_ref().map_or_else(|| self.streams[1].log.total(), |end| end.stderr_total),
+            end,
+        }
+    }
+
+    /// The sandbox is empty: no more output can come.
+    pub fn let_go(&self, node: &Node) {
+        for stream in &self.streams {
+            pump::drain(stream);
+            stream.pipe.replace(None);
+            stream.log.close();
+        }
+        self.stdin.replace(None);
+        node.cancel_timer(&crate::timers::Timer::Timeout(self.id.clone()));
+        node.cancel_timer(&crate::timers::Timer::Grace(self.id.clone()));
+        self.changed.notify_waiters();
+    }
+}

@@ -1,0 +1,99 @@
+//! From pipes into segment files.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
+
+use tokio::io::Interest;
+
+use super::{Exec, Phase, Stream};
+use crate::kernel::poll;
+use crate::node::Node;
+use crate::output::{Pull, KEPT, SEGMENT};
+
+/// Most bytes that are moved before others have their turn.
+const TURN: usize = 1 << 20;
+/// With backpressure, how far a program may be ahead of its reader: never so far that something would be dropped.
+const AHEAD: u64 = KEPT - 3 * SEGMENT;
+
+/// Follows both streams until their pipes end.
+pub fn follow(node: &Rc<Node>, exec: &Rc<Exec>) {
+    for index in 0..exec.streams.len() {
+        let (node, exec) = (Rc::clone(node), Rc::clone(exec));
+        tokio::task::spawn_local(async move {
+            if let Err(error) = stream(&exec, index).await {
+                tracing::error!(exec_id = exec.id, channel = index + 1, "output can no longer be recorded: {error}");
+            }
+            exec.streams[index].pipe.replace(None);
+            exec.streams[index].log.close();
+            exec.changed.notify_waiters();
+            super::settle(&node, &exec).await;
+        });
+    }
+}
+
+/// A descriptor that is watched and that others have as well.
+struct Watched(Rc<OwnedFd>);
+
+impl AsRawFd for Watched {
+    fn as_raw_fd(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+async fn stream(exec: &Exec, index: usize) -> std::io::Result<()> {
+    let stream = &exec.streams[index];
+    let Some(pipe) = stream.pipe.borrow().clone() else { return Ok(()) };
+    let watched = poll::watch(Watched(Rc::clone(&pipe)), Interest::READABLE)?;
+    loop {
+        let mut ready = tokio::select! {
+            ready = watched.ready(Interest::READABLE) => ready?,
+            () = let_go(exec, index) => return Ok(()),
+        };
+        has_room(exec, stream).await;
+        match stream.log.pull(&pipe, TURN)? {
+            Pull::Bytes(_) => {
+                exec.changed.notify_waiters();
+                stream.log.rest();
+                tokio::task::yield_now().await;
+            }
+            Pull::Empty => ready.clear_ready(),
+            Pull::End => return Ok(()),
+        }
+    }
+}
+
+/// Returns once the sandbox is empty and the stream was let go.
+async fn let_go(exec: &Exec, index: usize) {
+    exec.until(|exec| exec.streams[index].pipe.borrow().is_none().then_some(())).await;
+}
+
+/// With backpressure, waits for a reader; a program that has ended is not held up any more.
+async fn has_room(exec: &Exec, stream: &Stream) {
+    if !exec.tag.borrow().backpressure {
+        return;
+    }
+    let free = |exec: &Exec| {
+        let over = !matches!(&*exec.phase.borrow(), Phase::Running) || stream.pipe.borrow().is_none();
+        (over || stream.log.total() < stream.taken.get() + AHEAD).then_some(())
+    };
+    exec.until(free).await;
+}
+
+/// Takes what the pipe has now, and no more: somebody in the background may write for ever.
+pub fn drain(stream: &Stream) {
+    let Some(pipe) = stream.pipe.borrow().clone() else { return };
+    let mut waiting = 0i32;
+    // SAFETY: FIONREAD writes one int.
+    unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &mut waiting) };
+    let mut left = waiting as usize;
+    while left > 0 {
+        match stream.log.pull(&pipe, left) {
+            Ok(Pull::Bytes(moved)) => left -= moved.min(left),
+            Ok(_) => return,
+            Err(error) => {
+                tracing::error!("output is lost: {error}");
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! `exec.start`: one spawn, however often it is asked for.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use dsec_proto::error::{WireError, WireResult};
+use dsec_proto::keeper::{Answer, Call, Refusal};
+use dsec_proto::runtime::{ExecEnd, ExecSpec, ExecUsage};
+
+use super::{Exec, Phase, Stdin};
+use crate::groups::{Baseline, Leaf};
+use crate::keeper::Parcel;
+use crate::kernel::sys;
+use crate::node::Node;
+use crate::plans::{self, Entrant};
+use crate::sandbox::{create::entry, Sandbox};
+use crate::tag::{self, exec_object, sandbox_object, ExecTag, Tag};
+use crate::timers::Timer;
+use crate::{check, sandbox};
+
+/// How long it may take from the clone to the program: the look-up of a user reads files of the sandbox, which may be FIFOs.
+const TO_BEGIN: Duration = Duration::from_secs(30);
+
+/// Starts an exec, or joins the one that has its ID. Returns when the program runs.
+///
+/// # Errors
+/// What is wrong with the request, why the program cannot be executed, or `sandbox_gone`.
+pub async fn start(node: &Rc<Node>, spec: ExecSpec) -> WireResult<Rc<Exec>> {
+    check::exec(&spec)?;
+    let known = node.execs.borrow().get(&spec.exec_id).cloned();
+    if let Some(exec) = known {
+        return begun(&exec).await;
+    }
+    let sandbox = node.live(&spec.sandbox_id)?;
+    sandbox
+        .until(|sandbox| (!matches!(&*sandbox.phase.borrow(), sandbox::Phase::Creating) || spec.is_main).then_some(()))
+        .await;
+    let sandbox = node.live(&sandbox.id)?;
+    node.has_descriptors(8)?;
+    if node.cancelled.borrow().contains(&(spec.sandbox_id.clone(), spec.exec_id.clone())) {
+        return Ok(unrun(node, &sandbox, &spec));
+    }
+    let (index, leaf) = sandbox.take_leaf().map_err(|error| WireError::node("groups", error.to_string()))?;
+    let baseline = Baseline { oom_kills: leaf.oom_kills(), pids_refused: sandbox.groups.pids_refused() };
+    let exec = Exec::new(node, &sandbox, tag_of(&spec, index, baseline), Phase::Starting, true);
+    node.execs.borrow_mut().insert(spec.exec_id.clone(), Rc::clone(&exec));
+    match launch(node, &exec, &spec, &leaf).await {
+        Ok(()) => {
+            running(node, &exec);
+            Ok(exec)
+        }
+        Err(error) => {
+            node.execs.borrow_mut().remove(&spec.exec_id);
+            exec.let_go(node);
+            let error = error.about(&spec.sandbox_id);
+            exec.enter(Phase::Failed(error.clone()));
+            sandbox.give_leaf(index);
+            Err(error)
+        }
+    }
+}
+
+async fn begun(exec: &Rc<Exec>) -> WireResult<Rc<Exec>> {
+    exec.until(|exec| match &*exec.phase.borrow() {
+        Phase::Starting => None,
+        Phase::Failed(error) if error.code != "sandbox_gone" => Some(Err(error.clone())),
+        _ => Some(Ok(())),
+    })
+    .await?;
+    Ok(Rc::clone(exec))
+}
+
+/// An exec that was killed before it was started.
+fn unrun(node: &Node, sandbox: &Rc<Sandbox>, spec: &ExecSpec) -> Rc<Exec> {
+    let exec = Exec::new(node, sandbox, tag_of(spec, 0, Baseline::default()), Phase::Starting, true);
+    let end = ExecEnd {
+        exec_id: spec.exec_id.clone(),
+        ended: "cancelled".into(),
+        exit_code: None,
+        signal: None,
+        oom_kills: 0,
+        quota_hits: Vec::new(),
+        stdout_total: 0,
+        stderr_total: 0,
+        started_at: sys::unix_time(sys::boottime()),
+        duration_ns: 0,
+        usage: ExecUsage::default(),
+    };
+    exec.released.set(true);
+    exec.enter(Phase::Ended(end));
+    node.execs.borrow_mut().insert(spec.exec_id.clone(), Rc::clone(&exec));
+    exec
+}
+
+fn tag_of(spec: &ExecSpec, leaf: u16, baseline: Baseline) -> ExecTag {
+    ExecTag {
+        exec_id: spec.exec_id.clone(),
+        sandbox_id: spec.sandbox_id.clone(),
+        leaf,
+        argv: tag::shortened(&spec.argv),
+        timeout_at: spec.timeout_ms.map(|ms| sys::boottime() + ms * 1_000_000),
+        grace_ns: spec.grace_ms * 1_000_000,
+        kill_at: None,
+        cause: None,
+        stdin: spec.stdin,
+        backpressure: spec.backpressure,
+        max_output_bytes: spec.max_output_bytes,
+        is_main: spec.is_main,
+        baseline,
+    }
+}
+
+/// Program ends of the pipes.
+struct Ends {
+    stdin: Option<OwnedFd>,
+    outputs: [OwnedFd; 2],
+}
+
+fn pipes(node: &Node, exec: &Exec, spec: &ExecSpec) -> std::io::Result<Ends> {
+    let start = node.config.range(exec.sandbox.tag.borrow().slot);
+    let (uid, gid) = check::known_user(&spec.user).unwrap_or((0, 0));
+    let give = |fd: &OwnedFd| sys::chown(fd, start + uid, start + gid);
+    let output = |index: usize| -> std::io::Result<OwnedFd> {
+        let (reader, writer) = sys::pipe(0)?;
+        give(&writer)?;
+        sys::nonblocking(&reader)?;
+        exec.streams[index].pipe.replace(Some(Rc::new(reader)));
+        Ok(writer)
+    };
+    let outputs = [output(0)?, output(1)?];
+    let mut stdin = None;
+    if spec.stdin {
+        let (reader, writer) = sys::pipe(0)?;
+        give(&reader)?;
+        sys::nonblocking(&writer)?;
+        let record = node.config.output().join(&exec.sandbox.id).join(&exec.id);
+        exec.stdin.replace(Some(Rc::new(Stdin::new(writer, &record)?)));
+        stdin = Some(reader);
+    }
+    Ok(Ends { stdin, outputs })
+}
+
+async fn launch(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec, leaf: &Leaf) -> WireResult<()> {
+    let broken = |error: std::io::Error| WireError::node("exec", error.to_string());
+    let ends = pipes(node, exec, spec).map_err(broken)?;
+    let mut parcel = Parcel::default();
+    let entry = entry(leaf, &mut parcel).map_err(broken)?;
+    let [stdout, stderr] = ends.outputs;
+    let mut fds = vec![(parcel.give(stdout), 1), (parcel.give(stderr), 2)];
+    if let Some(stdin) = ends.stdin {
+        fds.push((parcel.give(stdin), 0));
+    }
+    let entrant = Entrant {
+        object_id: sandbox_object(&exec.sandbox.id),
+        entry,
+        start: node.config.range(exec.sandbox.tag.borrow().slot),
+        user: &spec.user,
+        cwd: spec.cwd.as_ref().map(|path| path.as_slice()),
+        create_cwd: spec.create_cwd,
+        owned: fds.iter().map(|(index, _)| *index).collect(),
+    };
+    let strict = exec.sandbox.tag.borrow().strict;
+    let plan = plans::exec(&node.profile, strict, spec, &entrant, fds);
+    let pipes: Vec<Rc<OwnedFd>> = exec.streams.iter().filter_map(|stream| stream.pipe.borrow().clone()).collect();
+    let held = pipes.iter().map(|pipe| parcel.lend(pipe.as_ref())).collect();
+    if let Some(stdin) = exec.stdin.borrow().clone() {
+        stdin.hold(node, exec).await.map_err(|refusal| WireError::node("stdin", refusal.message))?;
+    }
+    let tag = Tag::Exec(exec.tag.borrow().clone()).encode().map_err(|error| WireError::node("tag", error))?;
+    let object_id = exec_object(&exec.sandbox.id, &exec.id);
+    let call = Call::Spawn { object_id, tag, plan: Some(Box::new(plan)), plan_fd: None, held };
+    let started = spawn_in_time(node, call, &parcel, leaf).await?;
+    exec.started_ns.set(started);
+    Ok(())
+}
+
+async fn spawn_in_time(node: &Node, call: Call, parcel: &Parcel, leaf: &Leaf) -> WireResult<u64> {
+    let mut spawned = std::pin::pin!(node.keeper.call(call, parcel.numbers()));
+    let answer = match tokio::time::timeout(TO_BEGIN, spawned.as_mut()).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            // The child dies of this and the keeper answers with the step in which it was.
+            let _ = leaf.kill();
+            spawned.await
+        }
+    };
+    match answer {
+        Ok((Answer::Spawned { started_ns, .. }, _)) => Ok(started_ns),
+        Ok((other, _)) => Err(WireError::node("exec", format!("unexpected answer {other:?}"))),
+        Err(refusal) => Err(errors_of(&refusal)),
+    }
+}
+
+/// What a refused spawn means to the caller.
+#[must_use]
+pub fn errors_of(refusal: &Refusal) -> WireError {
+    let Some(failure) = &refusal.failure else {
+        return match refusal.code.as_str() {
+            "gone" | "unknown_object" => WireError::new("sandbox_gone", "the sandbox has ended").with("cause", "lost"),
+            _ => WireError::node("exec", format!("{}: {}", refusal.code, refusal.message)),
+        };
+    };
+    let said = failure.message.clone();
+    let error = match (failure.step.as_str(), failure.errno) {
+        ("exec", libc::ENOENT | libc::ENOTDIR) => WireError::new("executable_not_found", said),
+        ("exec", libc::E2BIG) => WireError::invalid(said).with("field", "argv"),
+        ("exec", libc::EACCES | libc::EPERM | libc::ENOEXEC | libc::ELOOP | libc::ELIBBAD | libc::ETXTBSY | libc::EISDIR) => {
+            WireError::new("not_executable", said)
+        }
+        ("resolve_user", _) => WireError::invalid(said).in_phase("user"),
+        ("chdir", libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::ELOOP | libc::ENAMETOOLONG | libc::EROFS) => {
+            WireError::invalid(said).in_phase("cwd")
+        }
+        _ if refusal.code == "gone" => {
+            WireError::new("sandbox_gone", "the sandbox has ended").with("cause", "lost")
+        }
+        (step, _) => WireError::node(step, said),
+    };
+    error.with("errno", failure.errno)
+}
+
+/// The program runs: follow its output, set its timer.
+fn running(node: &Rc<Node>, exec: &Rc<Exec>) {
+    exec.enter(Phase::Running);
+    exec.sandbox.touch();
+    super::follow(node, exec);
+    if let Some(at) = exec.tag.borrow().timeout_at {
+        node.set_timer(Timer::Timeout(exec.id.clone()), at);
+    }
+    if let Some(end) = exec.early.borrow_mut().take() {
+        super::ended(node, exec, end);
+    }
+}

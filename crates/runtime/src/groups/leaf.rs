@@ -1,0 +1,122 @@
+//! A leaf: the group of one exec, one file operation, or the init.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::layout::V1;
+use super::{directory, field, number, put};
+
+/// Counters that the kernel cannot set back, as they were when the leaf was taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Baseline {
+    /// OOM kills.
+    pub oom_kills: u64,
+    /// Refused forks of the whole sandbox.
+    pub pids_refused: u64,
+}
+
+/// One leaf below a slot.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// In the v2 tree.
+    pub v2: PathBuf,
+    /// (the slot's directories, the leaf's name).
+    pub(super) v1: Option<(V1, String)>,
+}
+
+impl Leaf {
+    /// Makes the groups that are missing.
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn make(&self) -> io::Result<()> {
+        directory(&self.v2)?;
+        if let Some((v1, name)) = &self.v1 {
+            directory(&v1.memory.join(name))?;
+            directory(&v1.cpuacct.join(name))?;
+        }
+        Ok(())
+    }
+
+    /// Sets the counters back for the next user of an empty leaf.
+    ///
+    /// # Errors
+    /// The errno; EBUSY when it is not empty after all.
+    pub fn reset(&self) -> io::Result<()> {
+        if let Some((v1, name)) = &self.v1 {
+            put(&v1.memory.join(name).join("memory.max_usage_in_bytes"), "0")?;
+            put(&v1.cpuacct.join(name).join("cpuacct.usage"), "0")
+        } else {
+            std::fs::remove_dir(&self.v2)?;
+            directory(&self.v2)
+        }
+    }
+
+    /// The directory to be born in, and the files to join after that.
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn entry(&self) -> io::Result<(OwnedFd, Vec<OwnedFd>)> {
+        let open = |path: PathBuf| OpenOptions::new().write(true).open(path).map(OwnedFd::from);
+        let born = File::open(&self.v2)?.into();
+        let mut joined = Vec::new();
+        if let Some((v1, name)) = &self.v1 {
+            joined.push(open(v1.memory.join(name).join("tasks"))?);
+            joined.push(open(v1.cpuacct.join(name).join("tasks"))?);
+            joined.push(open(v1.cpu.join("tasks"))?);
+            joined.push(open(v1.pids.join("tasks"))?);
+        }
+        Ok((born, joined))
+    }
+
+    /// Kills all that is in it.
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn kill(&self) -> io::Result<()> {
+        put(&self.v2.join("cgroup.kill"), "1")
+    }
+
+    /// Whether no process is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        field(&self.v2.join("cgroup.events"), "populated") == 0
+    }
+
+    /// OOM kills so far.
+    #[must_use]
+    pub fn oom_kills(&self) -> u64 {
+        match &self.v1 {
+            Some((v1, name)) => field(&v1.memory.join(name).join("memory.oom_control"), "oom_kill"),
+            None => field(&self.v2.join("memory.events"), "oom_kill"),
+        }
+    }
+
+    /// CPU nanoseconds, and the most memory that was charged.
+    #[must_use]
+    pub fn used(&self) -> (u64, u64) {
+        let (cpu, peak) = match &self.v1 {
+            Some((v1, name)) => (
+                number(&v1.cpuacct.join(name).join("cpuacct.usage")),
+                number(&v1.memory.join(name).join("memory.max_usage_in_bytes")),
+            ),
+            None => (
+                Some(field(&self.v2.join("cpu.stat"), "usage_usec") * 1000),
+                number(&self.v2.join("memory.peak")),
+            ),
+        };
+        (cpu.unwrap_or(0), peak.unwrap_or(0))
+    }
+
+    pub(super) fn remove(&self) {
+        if let Some((v1, name)) = &self.v1 {
+            let _ = std::fs::remove_dir(v1.memory.join(name));
+            let _ = std::fs::remove_dir(v1.cpuacct.join(name));
+        }
+        let _ = std::fs::remove_dir(&self.v2);
+    }
+}

@@ -1,0 +1,191 @@
+//! The set of groups of one slot.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::layout::V1;
+use super::{directory, field, number, put, Baseline, Layout, Leaf};
+use dsec_proto::runtime::Usage;
+
+const PERIOD_US: u64 = 100_000;
+
+/// Limits of a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes.
+    pub memory_bytes: u64,
+    /// Thousandths of a CPU.
+    pub cpu_milli: u64,
+    /// Processes and threads, init not counted.
+    pub pids: u64,
+}
+
+/// The groups of a slot.
+#[derive(Clone, Debug)]
+pub struct SlotGroups {
+    /// In the v2 tree.
+    pub v2: PathBuf,
+    v1: Option<V1>,
+}
+
+impl SlotGroups {
+    pub(super) fn new(layout: Layout, index: u32) -> Self {
+        let name = format!("s{index}");
+        let v1 = layout.v1.map(|v1| V1 {
+            memory: v1.memory.join(&name),
+            cpuacct: v1.cpuacct.join(&name),
+            cpu: v1.cpu.join(&name),
+            pids: v1.pids.join(&name),
+        });
+        Self { v2: layout.v2.join(&name), v1 }
+    }
+
+    /// Makes what is missing and sets the counters back, for the next user of an empty slot.
+    ///
+    /// # Errors
+    /// The errno; EBUSY when it is not empty.
+    pub fn make(&self) -> io::Result<()> {
+        directory(&self.v2)?;
+        if let Some(v1) = &self.v1 {
+            // The peak of a pids group cannot be set back, so it is made anew.
+            let _ = std::fs::remove_dir(&v1.pids);
+            for path in v1.all() {
+                directory(path)?;
+            }
+            put(&v1.memory.join("memory.max_usage_in_bytes"), "0")?;
+            put(&v1.cpuacct.join("cpuacct.usage"), "0")?;
+        } else {
+            put(&self.v2.join("cgroup.subtree_control"), "+memory +pids +cpu")?;
+        }
+        for leaf in [self.init(), self.leaf(0), self.leaf(1)] {
+            leaf.make()?;
+        }
+        Ok(())
+    }
+
+    /// The init's leaf.
+    #[must_use]
+    pub fn init(&self) -> Leaf {
+        self.named("init".into())
+    }
+
+    /// A numbered leaf.
+    #[must_use]
+    pub fn leaf(&self, index: u16) -> Leaf {
+        self.named(format!("e{index}"))
+    }
+
+    fn named(&self, name: String) -> Leaf {
+        Leaf { v2: self.v2.join(&name), v1: self.v1.clone().map(|v1| (v1, name)) }
+    }
+
+    /// All leaves that exist.
+    #[must_use]
+    pub fn leaves(&self) -> Vec<Leaf> {
+        let entries = std::fs::read_dir(&self.v2).into_iter().flatten().flatten();
+        let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        directories.filter_map(|entry| Some(self.named(entry.file_name().into_string().ok()?))).collect()
+    }
+
+    /// Sets the limits.
+    ///
+    /// # Errors
+    /// EINVAL for what the kernel does not take.
+    pub fn limit(&self, limits: &Limits) -> io::Result<()> {
+        let pids = (limits.pids + 1).to_string(); // and the init
+        let quota = (limits.cpu_milli * (PERIOD_US / 1000)).max(1000);
+        let memory = limits.memory_bytes.to_string();
+        let Some(v1) = &self.v1 else {
+            put(&self.v2.join("pids.max"), &pids)?;
+            put(&self.v2.join("cpu.max"), &format!("{quota} {PERIOD_US}"))?;
+            put(&self.v2.join("memory.swap.max"), "0")?;
+            return put(&self.v2.join("memory.max"), &memory);
+        };
+        put(&v1.pids.join("pids.max"), &pids)?;
+        put(&v1.cpu.join("cpu.cfs_quota_us"), &quota.to_string())?;
+        let both = v1.memory.join("memory.memsw.limit_in_bytes");
+        let counts_swap = both.exists();
+        if counts_swap {
+            // It may never be below the other limit, whichever way that moves.
+            put(&both, "-1")?;
+        }
+        put(&v1.memory.join("memory.limit_in_bytes"), &memory)?;
+        if counts_swap {
+            put(&both, &memory)?;
+        }
+        Ok(())
+    }
+
+    /// Kills all that is in the slot.
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn kill(&self) -> io::Result<()> {
+        put(&self.v2.join("cgroup.kill"), "1")
+    }
+
+    /// Whether no process is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        field(&self.v2.join("cgroup.events"), "populated") == 0
+    }
+
+    /// Forks that the limit refused, so far.
+    #[must_use]
+    pub fn pids_refused(&self) -> u64 {
+        field(&self.v1.as_ref().map_or(&self.v2, |v1| &v1.pids).join("pids.events"), "max")
+    }
+
+    /// OOM kills of all leaves, so far.
+    #[must_use]
+    pub fn oom_kills(&self) -> u64 {
+        self.leaves().iter().map(Leaf::oom_kills).sum()
+    }
+
+    /// Counters that cannot be set back, as they are now.
+    #[must_use]
+    pub fn baseline(&self) -> Baseline {
+        Baseline { oom_kills: self.oom_kills(), pids_refused: self.pids_refused() }
+    }
+
+    /// What the sandbox has used since `since`. The disk is counted elsewhere.
+    #[must_use]
+    pub fn usage(&self, since: &Baseline) -> Usage {
+        let v2 = &self.v2;
+        let (cpu_ns, memory, peak, pids) = match &self.v1 {
+            Some(v1) => (
+                number(&v1.cpuacct.join("cpuacct.usage")),
+                number(&v1.memory.join("memory.usage_in_bytes")),
+                number(&v1.memory.join("memory.max_usage_in_bytes")),
+                &v1.pids,
+            ),
+            None => (
+                Some(field(&v2.join("cpu.stat"), "usage_usec") * 1000),
+                number(&v2.join("memory.current")),
+                number(&v2.join("memory.peak")),
+                v2,
+            ),
+        };
+        Usage {
+            cpu_ns: cpu_ns.unwrap_or(0),
+            memory_bytes: memory.unwrap_or(0),
+            memory_peak_bytes: peak.unwrap_or(0),
+            disk_bytes: None,
+            pids: number(&pids.join("pids.current")).unwrap_or(0),
+            pids_peak: number(&pids.join("pids.peak")),
+            oom_kills: self.oom_kills().saturating_sub(since.oom_kills),
+            read_bytes: None,
+            written_bytes: None,
+        }
+    }
+
+    /// Removes the groups, which must be empty.
+    pub fn remove(&self) {
+        for leaf in self.leaves() {
+            leaf.remove();
+        }
+        for path in self.v1.iter().flat_map(V1::all).chain([&self.v2]) {
+            let _ = std::fs::remove_dir(path);
+        }
+    }
+}

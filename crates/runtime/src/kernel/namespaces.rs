@@ -1,0 +1,176 @@
+//! Namespaces made outside of any sandbox: network namespaces of the initial user namespace with their /sys,
+//! and user namespaces that only serve as ID maps.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use super::mounts::{attr, Configuring};
+use super::sys::{c, check, owned};
+
+/// Gives the calling thread a file-system view and a mount namespace of its own, nothing shared.
+///
+/// # Errors
+/// The errno.
+pub fn own_mount_namespace() -> io::Result<OwnedFd> {
+    unshare(libc::CLONE_FS | libc::CLONE_NEWNS)?;
+    super::mounts::make_private()?;
+    Ok(File::open("/proc/thread-self/ns/mnt")?.into())
+}
+
+/// Moves the calling thread into a mount namespace.
+///
+/// # Errors
+/// The errno.
+pub fn enter_mount_namespace(namespace: &OwnedFd) -> io::Result<()> {
+    unshare(libc::CLONE_FS)?;
+    // SAFETY: a plain call on a borrowed descriptor.
+    check(libc::c_long::from(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) }))?;
+    Ok(())
+}
+
+fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: plain numbers; it only changes the calling thread.
+    check(libc::c_long::from(unsafe { libc::unshare(flags) }))?;
+    Ok(())
+}
+
+/// A network namespace with `lo` up in which low ports are free to all, and a read-only /sys of it.
+pub struct Network {
+    /// The namespace.
+    pub namespace: OwnedFd,
+    /// A detached mount.
+    pub sysfs: OwnedFd,
+}
+
+impl Network {
+    /// Makes one. The calling thread is back in its own network namespace afterwards.
+    ///
+    /// # Errors
+    /// The errno of the step that failed.
+    pub fn new() -> io::Result<Self> {
+        let home = File::open("/proc/thread-self/ns/net")?;
+        unshare(libc::CLONE_NEWNET)?;
+        let made = Self::here();
+        // SAFETY: a plain call on our own descriptor.
+        check(libc::c_long::from(unsafe { libc::setns(home.as_raw_fd(), libc::CLONE_NEWNET) }))?;
+        made
+    }
+
+    fn here() -> io::Result<Self> {
+        loopback_up()?;
+        std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")?;
+        let attributes = attr::RDONLY | attr::NOSUID | attr::NODEV | attr::NOEXEC;
+        let sysfs = Configuring::new("sysfs")?.mount(attributes)?;
+        Ok(Self { namespace: File::open("/proc/thread-self/ns/net")?.into(), sysfs })
+    }
+}
+
+fn loopback_up() -> io::Result<()> {
+    // SAFETY: plain numbers.
+    let socket = owned(libc::c_long::from(unsafe {
+        libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
+    }))?;
+    // SAFETY: an all-zero ifreq is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = b'l' as libc::c_char;
+    request.ifr_name[1] = b'o' as libc::c_char;
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: the request is what SIOCSIFFLAGS reads.
+    check(libc::c_long::from(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &request) }))?;
+    Ok(())
+}
+
+/// A user namespace in which 0 to `count` stand for the host's IDs from `start`, for ID-mapped mounts.
+///
+/// # Errors
+/// The errno of the step that failed.
+pub fn id_map(start: u32, count: u32) -> io::Result<OwnedFd> {
+    let (reader, writer) = super::sys::pipe(0)?;
+    let child = Parked::clone(reader.as_raw_fd(), writer.as_raw_fd())?;
+    let map = format!("0 {start} {count}");
+    let of = |file: &str| format!("/proc/{}/{file}", child.0);
+    std::fs::write(of("uid_map"), &map)?;
+    std::fs::write(of("gid_map"), &map)?;
+    let namespace = File::open(of("ns/user"))?;
+    drop(writer);
+    Ok(namespace.into())
+}
+
+/// A forked child that waits until it is dropped.
+struct Parked(libc::pid_t);
+
+impl Parked {
+    fn clone(reader: i32, writer: i32) -> io::Result<Self> {
+        let flags = (libc::CLONE_NEWUSER | libc::SIGCHLD) as libc::c_long;
+        // SAFETY: as fork; the child only makes the three calls below, all of them allowed after a fork of a
+        // program with threads, and never returns.
+        let pid = check(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })?;
+        if pid == 0 {
+            let mut byte = 0u8;
+            // SAFETY: descriptors of our own table and a buffer of one byte.
+            unsafe {
+                libc::close(writer);
+                libc::read(reader, (&raw mut byte).cast(), 1);
+                libc::_exit(0)
+            }
+        }
+        Ok(Self(pid as libc::pid_t))
+    }
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        // SAFETY: our own child, not yet waited for, so that its number cannot be somebody else's.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// A device file system of a sandbox's own: the usual nodes, links and mount points, owned by its root.
+///
+/// # Errors
+/// The errno of the step that failed.
+pub fn devices(idmap: &OwnedFd) -> io::Result<OwnedFd> {
+    let mount = Configuring::new("tmpfs")?
+        .set("mode", "755")?
+        .set("size", "65536")?
+        .set("nr_inodes", "32")?
+        .mount(attr::NOSUID | attr::NOEXEC | attr::NOATIME)?;
+    let at = mount.as_raw_fd();
+    for (name, minor) in [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)] {
+        device(at, name, libc::makedev(1, minor))?;
+    }
+    device(at, "tty", libc::makedev(5, 0))?;
+    let links = [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ];
+    for (name, to) in links {
+        let (name, to) = (c(name)?, c(to)?);
+        // SAFETY: valid strings, a borrowed descriptor.
+        check(libc::c_long::from(unsafe { libc::symlinkat(to.as_ptr(), at, name.as_ptr()) }))?;
+    }
+    for name in ["pts", "shm", "mqueue"] {
+        let name = c(name)?;
+        // SAFETY: as above.
+        check(libc::c_long::from(unsafe { libc::mkdirat(at, name.as_ptr(), 0o755) }))?;
+    }
+    super::mounts::set_attributes(&mount, attr::RDONLY, Some(idmap))?;
+    Ok(mount)
+}
+
+fn device(at: i32, name: &str, number: libc::dev_t) -> io::Result<()> {
+    let name = c(name)?;
+    // SAFETY: valid strings, a borrowed descriptor. The mode is set again because mknod obeys the umask.
+    unsafe {
+        check(libc::c_long::from(libc::mknodat(at, name.as_ptr(), libc::S_IFCHR | 0o666, number)))?;
+        check(libc::c_long::from(libc::fchmodat(at, name.as_ptr(), 0o666, 0)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! System calls that return a number, a descriptor or an errno.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// The result of a call that returns -1 for an error.
+///
+/// # Errors
+/// The errno.
+pub fn check(value: libc::c_long) -> io::Result<libc::c_long> {
+    if value < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(value)
+    }
+}
+
+/// The same for a call that returns a new descriptor.
+///
+/// # Errors
+/// The errno.
+pub fn owned(value: libc::c_long) -> io::Result<OwnedFd> {
+    let fd = check(value)?;
+    // SAFETY: the kernel has just given us this descriptor and nobody else knows its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// A string for the kernel.
+///
+/// # Errors
+/// EINVAL when it has a NUL inside.
+pub fn c(text: impl Into<Vec<u8>>) -> io::Result<CString> {
+    CString::new(text).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// Nanoseconds of a clock.
+#[must_use]
+pub fn clock(id: libc::clockid_t) -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a valid place for the result, and these clocks always exist.
+    unsafe { libc::clock_gettime(id, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// CLOCK_BOOTTIME, nanoseconds: the clock of every deadline.
+#[must_use]
+pub fn boottime() -> u64 {
+    clock(libc::CLOCK_BOOTTIME)
+}
+
+/// Unix time in seconds of a moment of CLOCK_BOOTTIME.
+#[must_use]
+pub fn unix_time(boot_ns: u64) -> f64 {
+    let now = clock(libc::CLOCK_REALTIME) as f64;
+    (now - boottime() as f64 + boot_ns as f64) / 1e9
+}
+
+/// A pipe, close-on-exec: read end and write end.
+///
+/// # Errors
+/// EMFILE and its kin.
+pub fn pipe(flags: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for the two numbers.
+    check(libc::c_long::from(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | flags) }))?;
+    // SAFETY: both are new and ours.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+/// Sets O_NONBLOCK on the open file description.
+///
+/// # Errors
+/// The errno.
+pub fn nonblocking(fd: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: plain fcntl calls on a descriptor that is borrowed for the time of the call.
+    unsafe {
+        let flags = check(libc::c_long::from(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL)))?;
+        check(libc::c_long::from(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags as i32 | libc::O_NONBLOCK)))?;
+    }
+    Ok(())
+}
+
+/// Gives an open file to a host user and group.
+///
+/// # Errors
+/// The errno.
+pub fn chown(fd: &impl AsRawFd, uid: u32, gid: u32) -> io::Result<()> {
+    // SAFETY: a plain call on a borrowed descriptor.
+    check(libc::c_long::from(unsafe { libc::fchown(fd.as_raw_fd(), uid, gid) }))?;
+    Ok(())
+}
+
+/// Moves bytes from a pipe into a file at `offset`, which it advances. 0 is the end of the pipe.
+///
+/// # Errors
+/// EAGAIN when the pipe is empty.
+pub fn splice_to_file(pipe: &impl AsRawFd, file: &impl AsRawFd, offset: &mut u64, most: usize) -> io::Result<usize> {
+    let mut at = *offset as libc::loff_t;
+    let flags = libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE;
+    // SAFETY: both descriptors are borrowed, `at` outlives the call, a pipe takes no offset.
+    let moved = unsafe {
+        libc::splice(pipe.as_raw_fd(), std::ptr::null_mut(), file.as_raw_fd(), &mut at, most, flags)
+    };
+    let moved = check(moved as libc::c_long)? as usize;
+    *offset = at as u64;
+    Ok(moved)
+}
+
+/// Sealed memory with these bytes, executable when asked for.
+///
+/// # Errors
+/// The errno.
+pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let name = c(name)?;
+    // SAFETY: `name` is a valid string for the time of the call.
+    let fd = owned(unsafe {
+        libc::c_long::from(libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING))
+    })?;
+    let mut file = std::fs::File::from(fd);
+    io::Write::write_all(&mut file, bytes)?;
+    let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
+    // SAFETY: a plain fcntl on our own descriptor.
+    check(libc::c_long::from(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }))?;
+    Ok(file.into())
+}
+
+/// Soft and hard limit of open descriptors.
+#[must_use]
+pub fn descriptor_limit() -> (u64, u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the result.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    (limit.rlim_cur, limit.rlim_max)
+}
+
+/// Raises the soft limit of open descriptors to the hard one.
+pub fn raise_descriptor_limit() {
+    let (_, hard) = descriptor_limit();
+    let limit = libc::rlimit { rlim_cur: hard, rlim_max: hard };
+    // SAFETY: a valid structure; a refusal leaves the limit as it was.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+}

@@ -1,0 +1,190 @@
+//! The node's state: what lives, found by its ID. One thread owns it; tasks share it by `Rc`.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dsec_proto::error::{WireError, WireResult};
+use dsec_proto::runtime::{NodeStats, RuntimeEvent};
+use tokio::sync::{mpsc, Notify};
+
+use crate::config::Config;
+use crate::exec::Exec;
+use crate::groups::Layout;
+use crate::keeper::Keeper;
+use crate::kernel::btrfs::Pool;
+use crate::kernel::sys;
+use crate::plans::Profile;
+use crate::sandbox::Sandbox;
+use crate::slots::Slots;
+use crate::store::Layers;
+use crate::timers::{Timer, Timers};
+use crate::workers::Workers;
+
+/// Below this a removed subvolume counts as nothing.
+const COUNTED: u64 = 1 << 20;
+/// Descriptors that are left for connections, slots and the process itself.
+const SPARE_DESCRIPTORS: u64 = 1500;
+
+/// Everything that a method needs.
+pub struct Node {
+    /// As `dsec up` wrote it.
+    pub config: Config,
+    /// The machine's boot.
+    pub boot_id: String,
+    /// The keeper.
+    pub keeper: Rc<Keeper>,
+    /// The cgroup hierarchies.
+    pub layout: Layout,
+    /// Threads in the layers' mount namespace.
+    pub objects: Workers,
+    /// Layers; used on those threads.
+    pub layers: Arc<Layers>,
+    /// The pool; its path is only good on those threads, its counters everywhere.
+    pub pool: Pool,
+    /// Prepared slots.
+    pub slots: Rc<Slots>,
+    /// Filters and limits of every process.
+    pub profile: Profile,
+    /// The init's program.
+    pub init: OwnedFd,
+    /// Live sandboxes, and ended ones until they are forgotten.
+    pub sandboxes: RefCell<HashMap<String, Rc<Sandbox>>>,
+    /// Execs of those.
+    pub execs: RefCell<HashMap<String, Rc<Exec>>>,
+    /// Kills that came before their exec: (sandbox, exec).
+    pub cancelled: RefCell<HashSet<(String, String)>>,
+    /// Every deadline.
+    pub timers: RefCell<Timers>,
+    /// Told when the earliest deadline changes.
+    pub timers_changed: Notify,
+    /// Subvolumes whose space is not yet back, with what was measured at their end.
+    pub pending: RefCell<HashMap<u64, u64>>,
+    /// The edge's subscription.
+    pub subscriber: RefCell<Option<mpsc::UnboundedSender<RuntimeEvent>>>,
+    /// Tools that run or have ended, by ID.
+    pub tools: RefCell<HashMap<String, Rc<crate::tools::Tool>>>,
+    /// File operations under way, by their keeper object.
+    pub files: RefCell<HashMap<String, tokio::sync::oneshot::Sender<dsec_proto::keeper::Ended>>>,
+    /// Numbers file operations.
+    pub next_file: Cell<u64>,
+    /// Set once a shutdown has begun.
+    pub closing: Cell<bool>,
+}
+
+impl Node {
+    /// A sandbox that is known, live or ended.
+    ///
+    /// # Errors
+    /// `not_found`.
+    pub fn sandbox(&self, sandbox_id: &str) -> WireResult<Rc<Sandbox>> {
+        let found = self.sandboxes.borrow().get(sandbox_id).cloned();
+        found.ok_or_else(|| WireError::not_found(format!("there is no sandbox {sandbox_id}")).about(sandbox_id))
+    }
+
+    /// A sandbox that runs.
+    ///
+    /// # Errors
+    /// `not_found`, or `sandbox_gone` with its cause.
+    pub fn live(&self, sandbox_id: &str) -> WireResult<Rc<Sandbox>> {
+        let sandbox = self.sandbox(sandbox_id)?;
+        match sandbox.gone() {
+            Some(cause) => Err(WireError::gone(sandbox_id, &cause)),
+            None => Ok(sandbox),
+        }
+    }
+
+    /// An exec of a sandbox.
+    ///
+    /// # Errors
+    /// `not_found`.
+    pub fn exec(&self, sandbox_id: &str, exec_id: &str) -> WireResult<Rc<Exec>> {
+        let found = self.execs.borrow().get(exec_id).filter(|exec| exec.sandbox.id == sandbox_id).cloned();
+        found.ok_or_else(|| WireError::not_found(format!("there is no exec {exec_id}")).about(sandbox_id))
+    }
+
+    /// Sets a timer.
+    pub fn set_timer(&self, timer: Timer, deadline: u64) {
+        self.timers.borrow_mut().set(timer, deadline);
+        self.timers_changed.notify_one();
+    }
+
+    /// Takes a timer away.
+    pub fn cancel_timer(&self, timer: &Timer) {
+        self.timers.borrow_mut().cancel(timer);
+    }
+
+    /// Tells the edge, if it listens.
+    pub fn tell(&self, event: RuntimeEvent) {
+        if let Some(subscriber) = self.subscriber.borrow().as_ref() {
+            let _ = subscriber.send(event);
+        }
+    }
+
+    /// Counts the space of a removed subvolume until it is back.
+    pub fn space_pending(&self, volume: u64, bytes: u64) {
+        self.pending.borrow_mut().insert(volume, if bytes < COUNTED { 0 } else { bytes });
+    }
+
+    /// Refuses what would need more descriptors than there are.
+    ///
+    /// # Errors
+    /// `capacity`.
+    pub fn has_descriptors(&self, more: u64) -> WireResult<()> {
+        let (limit, _) = sys::descriptor_limit();
+        if self.descriptors() + more + SPARE_DESCRIPTORS > limit {
+            return Err(WireError::new("capacity", "the descriptors of this node are used up").in_phase("descriptors"));
+        }
+        Ok(())
+    }
+
+    /// What the keeper holds, which is never less than what the runtime does: a pidfd for each process, and three pipes
+    /// for each exec.
+    fn descriptors(&self) -> u64 {
+        self.sandboxes.borrow().len() as u64 + self.execs.borrow().len() as u64 * 4 + self.slots.counts().0 as u64 * 4
+    }
+
+    /// Figures of the node.
+    ///
+    /// # Errors
+    /// `node_error` when the pool cannot be asked.
+    pub async fn stats(&self) -> WireResult<NodeStats> {
+        let pool = self.pool.clone();
+        let pending: Vec<(u64, u64)> = self.pending.borrow().iter().map(|(id, bytes)| (*id, *bytes)).collect();
+        let asked = move || {
+            let back: Vec<u64> = pending.into_iter().filter(|(id, _)| is_back(&pool, *id)).map(|(id, _)| id).collect();
+            pool.space().map(|space| (space, back))
+        };
+        let ((size, used), back) =
+            self.objects.run(asked).await.map_err(|error| WireError::node("pool", error.to_string()))?;
+        self.pending.borrow_mut().retain(|id, _| !back.contains(id));
+        let (ready, taken) = self.slots.counts();
+        let execs = self.execs.borrow();
+        let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
+        Ok(NodeStats {
+            sandboxes: self.sandboxes.borrow().values().filter(|sandbox| sandbox.gone().is_none()).count() as u64,
+            execs: execs.values().filter(|exec| exec.is_running()).count() as u64,
+            pool_bytes: size,
+            pool_used_bytes: used,
+            pool_pending_bytes: self.pending.borrow().values().sum(),
+            slots_ready: ready as u64,
+            slots_used: taken as u64,
+            descriptors_used: open.max(self.descriptors()),
+            descriptors_limit: sys::descriptor_limit().0,
+        })
+    }
+}
+
+/// Whether the space of a deleted subvolume is free again; its counter goes with it.
+fn is_back(pool: &Pool, volume: u64) -> bool {
+    match pool.used_by(volume) {
+        None => true,
+        Some(0) => {
+            let _ = pool.drop_counter(volume);
+            true
+        }
+        Some(_) => false,
+    }
+}

@@ -1,0 +1,18 @@
+//! What programs write: segment files, filled from pipes, read by any number of readers.
+
+mod log;
+mod plan;
+mod tail;
+
+pub use log::{Log, Pull, Read};
+pub use plan::{halves, Piece};
+pub use tail::{kept_tail, remove, shrink};
+
+/// Bytes of a segment.
+pub const SEGMENT: u64 = 4 << 20;
+/// Most that is kept of a stream.
+pub const KEPT: u64 = 64 << 20;
+/// Segments at the beginning that stay.
+pub const HEAD_SEGMENTS: usize = 2;
+/// What is kept of a finished exec per stream when room is needed, and of a stopped sandbox.
+pub const TAIL: u64 = 64 << 10;

@@ -1,0 +1,248 @@
+//! Spawn plans: the order of steps that keeps a sandbox from its host. Pure.
+
+use dsec_proto::runtime::ExecSpec;
+use dsec_session::plan::{
+    Clone3, End, Exec, FdIndex, FileOp, IdRange, Ids, Mount, Namespace, Plan, Source, Step, Tree,
+};
+use serde_bytes::ByteBuf;
+
+use crate::check::known_user;
+use crate::config::RANGE;
+use crate::kernel::mounts::attr;
+
+/// Docker's default set without NET_RAW and MKNOD, neither of which could do anything here.
+const CAPABILITIES: u64 = {
+    let kept = [0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29, 31];
+    let mut bits = 0;
+    let mut at = 0;
+    while at < kept.len() {
+        bits |= 1 << kept[at];
+        at += 1;
+    }
+    bits
+};
+
+const MASKED: [&str; 15] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/key-users",
+    "/proc/kmsg",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/sys/firmware",
+];
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// What every process of the node's sandboxes gets.
+pub struct Profile {
+    /// The two filter programs.
+    pub seccomp: [Vec<u8>; 2],
+    /// RLIMIT_NOFILE.
+    pub descriptors: u64,
+}
+
+impl Profile {
+    fn rlimits(&self) -> Step {
+        let files = (libc::RLIMIT_NOFILE, self.descriptors, self.descriptors);
+        Step::Rlimits(vec![files, (libc::RLIMIT_CORE, 0, 0)])
+    }
+
+    fn filters(&self) -> impl Iterator<Item = Step> + '_ {
+        self.seccomp.iter().map(|program| Step::Seccomp { program: program.clone() })
+    }
+}
+
+/// Descriptors of a leaf: where to be born, what to join.
+pub struct Entry {
+    /// v2 directory.
+    pub born: FdIndex,
+    /// v1 files.
+    pub joined: Vec<FdIndex>,
+}
+
+/// What the first process of a sandbox is made of.
+pub struct InitParts {
+    /// Its leaf.
+    pub entry: Entry,
+    /// First host ID.
+    pub start: u32,
+    /// Network namespace.
+    pub net: FdIndex,
+    /// The overlay.
+    pub overlay: FdIndex,
+    /// /dev.
+    pub devices: FdIndex,
+    /// /sys.
+    pub sysfs: FdIndex,
+    /// (path, file) bound over the layers' own.
+    pub files: Vec<(&'static str, FdIndex)>,
+    /// Size of /dev/shm.
+    pub shm_bytes: u64,
+    /// Host name.
+    pub hostname: String,
+    /// The program.
+    pub program: FdIndex,
+}
+
+fn mount(target: &str, source: Source) -> Mount {
+    Mount { target: target.into(), source, optional: false }
+}
+
+fn new(target: &str, kind: &str, options: &[(&str, &str)], attributes: u64) -> Mount {
+    let options = options.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+    mount(target, Source::New { kind: kind.into(), options, attributes })
+}
+
+fn tree(parts: &InitParts) -> Tree {
+    let plain = attr::NOSUID | attr::NODEV | attr::NOEXEC;
+    let shm = parts.shm_bytes.to_string();
+    let terminals = [("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
+    let mut mounts = vec![
+        new("/proc", "proc", &[("hidepid", "invisible")], plain),
+        mount("/dev", Source::Detached(parts.devices)),
+        new("/dev/pts", "devpts", &terminals, attr::NOSUID | attr::NOEXEC),
+        new("/dev/shm", "tmpfs", &[("mode", "1777"), ("size", &shm)], plain),
+        new("/dev/mqueue", "mqueue", &[], plain),
+        mount("/sys", Source::Detached(parts.sysfs)),
+    ];
+    mounts.extend(parts.files.iter().map(|(path, fd)| mount(path, Source::Detached(*fd))));
+    let optional = |path: &&str, source| Mount { target: (*path).into(), source, optional: true };
+    mounts.extend(READ_ONLY.iter().map(|path| optional(path, Source::ReadOnly)));
+    mounts.extend(MASKED.iter().map(|path| optional(path, Source::Masked)));
+    Tree { root: parts.overlay, mounts }
+}
+
+/// The plan of a sandbox's init.
+#[must_use]
+pub fn init(profile: &Profile, parts: InitParts) -> Plan {
+    let tree = tree(&parts);
+    let mut steps = vec![
+        Step::Setsid,
+        Step::JoinCgroups(parts.entry.joined),
+        Step::UnshareCgroup,
+        Step::MountTree(tree),
+        Step::PivotRoot,
+        Step::Hostname(parts.hostname),
+        profile.rlimits(),
+    ];
+    steps.extend(profile.filters());
+    steps.push(Step::Caps { keep: CAPABILITIES });
+    steps.push(Step::Ids(Some(Ids { uid: 0, gid: 0, groups: Vec::new() })));
+    let clone = Clone3 {
+        new: vec![Namespace::User, Namespace::Pid, Namespace::Mount, Namespace::Uts, Namespace::Ipc],
+        enter: None,
+        cgroup: Some(parts.entry.born),
+        ids: Some(IdRange { start: parts.start, count: RANGE }),
+        net: Some(parts.net),
+    };
+    let argv = vec![ByteBuf::from("init")];
+    let program = Exec { programs: Vec::new(), file: Some(parts.program), argv, env: Vec::new(), fds: Vec::new() };
+    Plan { clone, steps, end: End::Exec(program) }
+}
+
+/// Who a process in a sandbox is, and where.
+pub struct Entrant<'a> {
+    /// The sandbox's init.
+    pub object_id: String,
+    /// Its leaf.
+    pub entry: Entry,
+    /// First host ID.
+    pub start: u32,
+    /// As Docker's `-u`.
+    pub user: &'a str,
+    /// Where it begins.
+    pub cwd: Option<&'a [u8]>,
+    /// Make that when it is missing.
+    pub create_cwd: bool,
+    /// Pipes that belong to the user.
+    pub owned: Vec<FdIndex>,
+}
+
+fn entering(entrant: &Entrant<'_>) -> Clone3 {
+    Clone3 {
+        new: Vec::new(),
+        enter: Some(entrant.object_id.clone()),
+        cgroup: Some(entrant.entry.born),
+        ids: None,
+        net: None,
+    }
+}
+
+fn enter(entrant: &Entrant<'_>) -> Vec<Step> {
+    let kinds = vec![
+        Namespace::User,
+        Namespace::Mount,
+        Namespace::Net,
+        Namespace::Uts,
+        Namespace::Ipc,
+        Namespace::Cgroup,
+    ];
+    vec![
+        Step::Setsid,
+        Step::JoinCgroups(entrant.entry.joined.clone()),
+        Step::Enter { object_id: entrant.object_id.clone(), kinds },
+    ]
+}
+
+fn become_user(entrant: &Entrant<'_>) -> Vec<Step> {
+    let ids = known_user(entrant.user).map(|(uid, gid)| Ids { uid, gid, groups: Vec::new() });
+    vec![Step::Caps { keep: CAPABILITIES }, Step::Ids(ids)]
+}
+
+fn resolve(entrant: &Entrant<'_>) -> Option<Step> {
+    known_user(entrant.user).is_none().then(|| Step::ResolveUser {
+        user: entrant.user.into(),
+        start: entrant.start,
+        owned: entrant.owned.clone(),
+    })
+}
+
+/// The plan of an exec.
+#[must_use]
+pub fn exec(
+    profile: &Profile,
+    strict: bool,
+    spec: &ExecSpec,
+    entrant: &Entrant<'_>,
+    fds: Vec<(FdIndex, i32)>,
+) -> Plan {
+    let mut steps = enter(entrant);
+    steps.push(profile.rlimits());
+    steps.extend(resolve(entrant));
+    steps.extend(profile.filters());
+    steps.extend(become_user(entrant));
+    if strict {
+        steps.push(Step::NoNewPrivs);
+    }
+    let path = entrant.cwd.unwrap_or(b"/").to_vec();
+    steps.push(Step::Chdir { path, create: entrant.create_cwd });
+    let programs = spec.programs.clone().unwrap_or_else(|| spec.argv[..1].to_vec());
+    let mut env = spec.env.clone();
+    if let (Some((uid, _)), false) = (known_user(&spec.user), env.iter().any(|pair| pair.starts_with(b"HOME="))) {
+        env.push(ByteBuf::from(if uid == 0 { "HOME=/root" } else { "HOME=/" }));
+    }
+    let program = Exec { programs, file: None, argv: spec.argv.clone(), env, fds };
+    Plan { clone: entering(entrant), steps, end: End::Exec(program) }
+}
+
+/// The plan of a file operation.
+#[must_use]
+pub fn file(profile: &Profile, entrant: &Entrant<'_>, operation: FileOp) -> Plan {
+    let mut steps = enter(entrant);
+    steps.push(profile.rlimits());
+    steps.extend(resolve(entrant));
+    steps.extend(become_user(entrant));
+    steps.push(Step::Chdir { path: entrant.cwd.unwrap_or(b"/").to_vec(), create: false });
+    Plan { clone: entering(entrant), steps, end: End::File(operation) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! Taking up what a former runtime left: from the keeper's list, the groups, the pool and the output files.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use dsec_proto::keeper::{Call, Object};
+use tokio::sync::oneshot;
+
+use crate::exec::{self, Exec, Stdin};
+use crate::groups::Leaf;
+use crate::kernel::sys;
+use crate::node::Node;
+use crate::sandbox::{self, Phase, Sandbox};
+use crate::serve::sandbox_tag;
+use crate::tag::{stdin_object, ExecTag, Tag};
+use crate::timers::Timer;
+
+/// Rebuilds the node's state and sweeps what belongs to nobody.
+pub async fn recover(node: &Rc<Node>, objects: &[Object]) {
+    let leaves = leaves_in_use(objects);
+    for object in objects {
+        if let Some(tag) = sandbox_tag(object) {
+            take_up_sandbox(node, object, tag, &leaves);
+        }
+    }
+    let mut orphans = Vec::new();
+    for object in objects {
+        if !take_up(node, object).await && (object.pid == 0 || object.ended.is_some()) {
+            orphans.push(object.object_id.clone());
+        }
+    }
+    node.keeper.ack(orphans).await;
+    sweep(node).await;
+    for object in objects {
+        if let Some(end) = object.ended.clone() {
+            crate::notices::ended(node, &object.object_id, end);
+        }
+    }
+    let sandboxes: Vec<Rc<Sandbox>> = node.sandboxes.borrow().values().cloned().collect();
+    for sandbox in sandboxes {
+        if sandbox.tag.borrow().cause.is_some() {
+            // The cause was written before anything was killed: that has to be gone through with.
+            sandbox.enter(Phase::Ending);
+            sandbox::end::end_again(node, &sandbox);
+        }
+    }
+}
+
+/// Leaves of each slot that some object may still be in.
+fn leaves_in_use(objects: &[Object]) -> HashMap<String, HashSet<u16>> {
+    let mut used: HashMap<String, HashSet<u16>> = HashMap::new();
+    for object in objects {
+        match Tag::decode(&object.tag) {
+            Some(Tag::Exec(tag)) => used.entry(tag.sandbox_id).or_default().insert(tag.leaf),
+            Some(Tag::File { sandbox_id, leaf }) => used.entry(sandbox_id).or_default().insert(leaf),
+            _ => continue,
+        };
+    }
+    used
+}
+
+fn take_up_sandbox(
+    node: &Rc<Node>,
+    object: &Object,
+    tag: crate::tag::SandboxTag,
+    leaves: &HashMap<String, HashSet<u16>>,
+) {
+    let groups = node.layout.slot(tag.slot);
+    let number = |leaf: &Leaf| leaf.v2.file_name()?.to_str()?.strip_prefix('e')?.parse::<u16>().ok();
+    let numbers: Vec<u16> = groups.leaves().iter().filter_map(number).collect();
+    let next = numbers.iter().max().map_or(0, |last| last + 1);
+    let sandbox = Sandbox::new(tag, groups, Phase::Running, Vec::new(), next);
+    let none = HashSet::new();
+    let used = leaves.get(&sandbox.id).unwrap_or(&none);
+    numbers.iter().filter(|index| !used.contains(index)).for_each(|index| sandbox.give_leaf(*index));
+    sandbox.started_ns.set(object.started_ns);
+    sandbox.arm(node);
+    node.sandboxes.borrow_mut().insert(sandbox.id.clone(), sandbox);
+}
+
+/// Takes up one object that is no sandbox. `false`: it belongs to nobody.
+async fn take_up(node: &Rc<Node>, object: &Object) -> bool {
+    match Tag::decode(&object.tag) {
+        Some(Tag::Sandbox(_) | Tag::Layers) => true,
+        Some(Tag::Exec(tag)) => take_up_exec(node, object, tag).await,
+        Some(Tag::Stdin | Tag::Cancelled) => {
+            let mut parts = object.object_id.splitn(3, '/');
+            let (Some(kind), Some(sandbox), Some(exec)) = (parts.next(), parts.next(), parts.next()) else { return false };
+            let known = node.sandboxes.borrow().contains_key(sandbox);
+            if known && kind == "cx" {
+                node.cancelled.borrow_mut().insert((sandbox.to_owned(), exec.to_owned()));
+            }
+            known
+        }
+        Some(Tag::File { sandbox_id, leaf }) => {
+            // Whoever waited for it has lost the connection with the former runtime.
+            if let Ok(sandbox) = node.sandbox(&sandbox_id) {
+                let _ = sandbox.groups.leaf(leaf).kill();
+            }
+            false
+        }
+        Some(Tag::Tool) => {
+            let id = object.object_id.trim_start_matches("tool/").to_owned();
+            node.tools.borrow_mut().insert(id, Rc::default());
+            true
+        }
+        None => {
+            tracing::error!(object_id = object.object_id, "a tag that this version cannot read");
+            false
+        }
+    }
+}
+
+async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
+    let Ok(sandbox) = node.sandbox(&tag.sandbox_id) else { return false };
+    let exec = Exec::new(node, &sandbox, tag, exec::Phase::Running, false);
+    exec.started_ns.set(object.started_ns);
+    match node.keeper.call(Call::Fetch { object_id: object.object_id.clone() }, &[]).await {
+        Ok((_, pipes)) => {
+            for (stream, pipe) in exec.streams.iter().zip(pipes) {
+                stream.pipe.replace(Some(Rc::new(pipe)));
+            }
+        }
+        Err(refusal) => tracing::error!(exec_id = exec.id, "its pipes: {}", refusal.message),
+    }
+    if exec.tag.borrow().stdin && object.ended.is_none() {
+        take_up_stdin(node, &exec).await;
+    }
+    if object.ended.is_none() {
+        let (timeout_at, cause, kill_at) = {
+            let tag = exec.tag.borrow();
+            (tag.timeout_at, tag.cause.is_some(), tag.kill_at)
+        };
+        match (cause, timeout_at) {
+            // The grace may have ended meanwhile; SIGTERM may not have been sent, then the kill comes without it.
+            (true, _) => node.set_timer(Timer::Grace(exec.id.clone()), kill_at.unwrap_or_else(sys::boottime)),
+            (false, Some(at)) => node.set_timer(Timer::Timeout(exec.id.clone()), at),
+            (false, None) => {}
+        }
+    }
+    node.execs.borrow_mut().insert(exec.id.clone(), Rc::clone(&exec));
+    exec::follow(node, &exec);
+    true
+}
+
+async fn take_up_stdin(node: &Rc<Node>, exec: &Rc<Exec>) {
+    let call = Call::Fetch { object_id: stdin_object(&exec.sandbox.id, &exec.id) };
+    // None is there once it was closed.
+    let Ok((_, mut fds)) = node.keeper.call(call, &[]).await else { return };
+    let Some(pipe) = fds.pop() else { return };
+    let record = node.config.output().join(&exec.sandbox.id).join(&exec.id);
+    match Stdin::new(pipe, &record) {
+        Ok(stdin) => drop(exec.stdin.replace(Some(Rc::new(stdin)))),
+        Err(error) => tracing::error!(exec_id = exec.id, "its standard input: {error}"),
+    }
+}
+
+/// Groups and subvolumes of no sandbox.
+async fn sweep(node: &Rc<Node>) {
+    let used: HashSet<u32> = node.sandboxes.borrow().values().map(|sandbox| sandbox.tag.borrow().slot).collect();
+    let names: HashSet<String> = node.sandboxes.borrow().keys().cloned().collect();
+    let (layout, pool) = (node.layout.clone(), node.pool.clone());
+    let (told, done) = oneshot::channel();
+    let work = move || {
+        for index in layout.slots().unwrap_or_default() {
+            let groups = layout.slot(index);
+            if !used.contains(&index) && !groups.is_empty() {
+                tracing::warn!(index, "killing what is in a slot of no sandbox");
+                let _ = groups.kill();
+            }
+        }
+        for name in pool.names().unwrap_or_default() {
+            if !names.contains(&name) {
+                if let Err(error) = pool.delete(&name) {
+                    tracing::warn!(name, "a subvolume of no sandbox: {error}");
+                }
+            }
+        }
+        let _ = told.send(());
+    };
+    node.objects.run(work).await;
+    let _ = done.await;
+}

@@ -1,0 +1,234 @@
+//! `sandbox.create`. A step that fails undoes the ones before it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use dsec_proto::error::{WireError, WireResult};
+use dsec_proto::keeper::{Answer, Call, Refusal};
+use dsec_proto::runtime::{SandboxSpec, SandboxStarted};
+use serde_bytes::ByteBuf;
+
+use super::{Phase, Sandbox};
+use crate::groups::Limits;
+use crate::keeper::Parcel;
+use crate::kernel::sys;
+use crate::node::Node;
+use crate::plans::{self, Entry, InitParts};
+use crate::slots::Slot;
+use crate::store::{self, Root, RootSpec};
+use crate::tag::{sandbox_object, SandboxTag, Tag};
+use crate::{check, exec};
+
+/// The first leaf that a slot does not have ready, see `SlotGroups::make`.
+const FIRST_NEW_LEAF: u16 = 2;
+
+/// Makes a sandbox, or answers with the one that has its ID.
+///
+/// # Errors
+/// What is wrong with the specification, `capacity`, or `node_error` with the phase that failed.
+pub async fn create(node: &Rc<Node>, spec: SandboxSpec) -> WireResult<SandboxStarted> {
+    check::sandbox(&spec, &node.config.node)?;
+    let begun = Instant::now();
+    let known = |node: &Node| node.sandboxes.borrow().get(&spec.sandbox_id).cloned();
+    if let Some(sandbox) = known(node) {
+        return existing(&sandbox).await;
+    }
+    if node.closing.get() {
+        return Err(WireError::new("capacity", "this node is going down"));
+    }
+    node.has_descriptors(8)?;
+    let slot = node.slots.take().await?;
+    if let Some(sandbox) = known(node) {
+        // The same request came twice, and the other one was first.
+        node.slots.put_back(slot);
+        return existing(&sandbox).await;
+    }
+    let sandbox = Sandbox::new(tag(&spec, &slot), slot.groups.clone(), Phase::Creating, vec![1, 0], FIRST_NEW_LEAF);
+    node.sandboxes.borrow_mut().insert(spec.sandbox_id.clone(), Rc::clone(&sandbox));
+    let mut phases = vec![("slot", begun.elapsed().as_micros() as u64)];
+    match build(node, &sandbox, &spec, slot, &mut phases).await {
+        Ok(()) => {
+            phases.push(("total", begun.elapsed().as_micros() as u64));
+            *sandbox.phases.borrow_mut() = phases.into_iter().map(|(name, took)| (name.into(), took)).collect();
+            Ok(sandbox.started(false))
+        }
+        Err(error) => {
+            let error = error.about(&spec.sandbox_id);
+            node.sandboxes.borrow_mut().remove(&spec.sandbox_id);
+            let index = sandbox.tag.borrow().slot;
+            sandbox.enter(Phase::Failed(error.clone()));
+            node.slots.give_back(index);
+            Err(error)
+        }
+    }
+}
+
+async fn existing(sandbox: &Rc<Sandbox>) -> WireResult<SandboxStarted> {
+    sandbox
+        .until(|sandbox| match &*sandbox.phase.borrow() {
+            Phase::Creating => None,
+            Phase::Failed(error) => Some(Err(error.clone())),
+            Phase::Running | Phase::Ending | Phase::Ended(_) => Some(Ok(sandbox.started(true))),
+        })
+        .await
+}
+
+fn tag(spec: &SandboxSpec, slot: &Slot) -> SandboxTag {
+    SandboxTag {
+        sandbox_id: spec.sandbox_id.clone(),
+        slot: slot.index,
+        volume: 0,
+        disk_bytes: spec.disk_bytes,
+        layers: spec.layers.iter().map(|digest| ByteBuf::from(bytes_of(digest))).collect(),
+        strict: spec.profile == "strict",
+        idle_ns: spec.idle_timeout_ms * 1_000_000,
+        lifetime_at: sys::boottime() + spec.lifetime_ms * 1_000_000,
+        baseline: slot.groups.baseline(),
+        main: spec.main.as_ref().map(|main| main.exec_id.clone()),
+        cause: None,
+    }
+}
+
+/// A digest as 32 bytes.
+fn bytes_of(digest: &str) -> Vec<u8> {
+    let pairs = digest.as_bytes().chunks(2).filter_map(|pair| std::str::from_utf8(pair).ok());
+    pairs.filter_map(|pair| u8::from_str_radix(pair, 16).ok()).collect()
+}
+
+type Phases = Vec<(&'static str, u64)>;
+
+async fn build(
+    node: &Rc<Node>,
+    sandbox: &Rc<Sandbox>,
+    spec: &SandboxSpec,
+    slot: Slot,
+    phases: &mut Phases,
+) -> WireResult<()> {
+    let limits = Limits { memory_bytes: spec.memory_bytes, cpu_milli: spec.cpu_milli, pids: spec.pids };
+    let root = make_root(node, spec, &slot, limits).await?;
+    phases.extend(root.phases.iter().copied());
+    let spawned = Instant::now();
+    let started = spawn_init(node, sandbox, spec, slot, root).await;
+    phases.push(("init", spawned.elapsed().as_micros() as u64));
+    if let Err(error) = started {
+        delete_volume(node, &spec.sandbox_id).await;
+        return Err(error);
+    }
+    sandbox.enter(Phase::Running);
+    sandbox.arm(node);
+    if let Some(main) = &spec.main {
+        let begun = Instant::now();
+        let started = exec::start(node, main.clone()).await;
+        phases.push(("main", begun.elapsed().as_micros() as u64));
+        if let Err(error) = started {
+            undo(node, sandbox).await;
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+async fn make_root(node: &Node, spec: &SandboxSpec, slot: &Slot, limits: Limits) -> WireResult<Root> {
+    let wanted = RootSpec {
+        sandbox_id: spec.sandbox_id.clone(),
+        layers: spec.layers.clone(),
+        disk_bytes: spec.disk_bytes,
+        hostname: spec.hostname.clone(),
+        start: node.config.range(slot.index),
+        idmap: Arc::clone(&slot.idmap),
+    };
+    let (layers, pool, groups) = (Arc::clone(&node.layers), node.pool.clone(), slot.groups.clone());
+    let work = move || {
+        let root = store::build(&layers, &pool, &wanted)?;
+        match groups.limit(&limits) {
+            Ok(()) => Ok(root),
+            Err(error) => {
+                let _ = pool.delete(&wanted.sandbox_id);
+                Err(("limits", error))
+            }
+        }
+    };
+    node.objects.run(work).await.map_err(|(phase, error)| failed(phase, &error))
+}
+
+fn failed(phase: &str, error: &std::io::Error) -> WireError {
+    match (phase, error.kind()) {
+        ("layers", std::io::ErrorKind::NotFound) => WireError::not_found(error.to_string()).in_phase("layers"),
+        (_, std::io::ErrorKind::StorageFull) => {
+            WireError::new("capacity", "the pool of this node is full").in_phase(phase)
+        }
+        _ => WireError::node(phase, format!("{phase}: {error}")),
+    }
+}
+
+async fn spawn_init(
+    node: &Node,
+    sandbox: &Sandbox,
+    spec: &SandboxSpec,
+    slot: Slot,
+    root: Root,
+) -> WireResult<()> {
+    sandbox.tag.borrow_mut().volume = root.volume;
+    let tag = Tag::Sandbox(sandbox.tag.borrow().clone()).encode().map_err(|error| WireError::node("tag", error))?;
+    let mut parcel = Parcel::default();
+    let entry = entry(&slot.groups.init(), &mut parcel).map_err(|error| failed("groups", &error))?;
+    let parts = InitParts {
+        entry,
+        start: node.config.range(slot.index),
+        net: parcel.give(slot.network.namespace),
+        overlay: parcel.give(root.overlay),
+        devices: parcel.give(slot.devices),
+        sysfs: parcel.give(slot.network.sysfs),
+        files: root.files.into_iter().map(|(path, fd)| (path, parcel.give(fd))).collect(),
+        shm_bytes: spec.shm_bytes,
+        hostname: spec.hostname.clone(),
+        program: parcel.lend(&node.init),
+    };
+    let call = Call::Spawn {
+        object_id: sandbox_object(&spec.sandbox_id),
+        tag,
+        plan: Some(Box::new(plans::init(&node.profile, parts))),
+        plan_fd: None,
+        held: Vec::new(),
+    };
+    match node.keeper.call(call, parcel.numbers()).await {
+        Ok((Answer::Spawned { started_ns, .. }, _)) => {
+            sandbox.started_ns.set(started_ns);
+            Ok(())
+        }
+        Ok((other, _)) => Err(WireError::node("init", format!("unexpected answer {other:?}"))),
+        Err(refusal) => Err(not_begun(&refusal)),
+    }
+}
+
+fn not_begun(refusal: &Refusal) -> WireError {
+    let error = WireError::node("init", format!("the sandbox did not begin: {}", refusal.message));
+    match &refusal.failure {
+        Some(failure) => error.with("step", failure.step.clone()).with("errno", failure.errno),
+        None => error,
+    }
+}
+
+/// Opens a leaf for a plan.
+///
+/// # Errors
+/// The errno.
+pub fn entry(leaf: &crate::groups::Leaf, parcel: &mut Parcel) -> std::io::Result<Entry> {
+    let (born, joined) = leaf.entry()?;
+    Ok(Entry { born: parcel.give(born), joined: joined.into_iter().map(|fd| parcel.give(fd)).collect() })
+}
+
+/// Removes a sandbox whose main process could not begin, as if it had never been.
+async fn undo(node: &Rc<Node>, sandbox: &Rc<Sandbox>) {
+    super::end::end_quietly(node, sandbox).await;
+    node.keeper.ack(vec![sandbox_object(&sandbox.id)]).await;
+}
+
+/// Deletes the subvolume of a sandbox.
+pub async fn delete_volume(node: &Node, sandbox_id: &str) {
+    let (pool, name) = (node.pool.clone(), sandbox_id.to_owned());
+    if let Err(error) = node.objects.run(move || pool.delete(&name)).await {
+        tracing::error!(sandbox_id, "the subvolume could not be deleted: {error}");
+    }
+}

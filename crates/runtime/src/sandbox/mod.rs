@@ -1,0 +1,268 @@
+//! Sandboxes: made, watched, ended, forgotten.
+
+pub mod create;
+pub mod end;
+
+pub use create::create;
+pub use end::{end, end_with, forget, init_ended, stop};
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use dsec_proto::keeper::Call;
+use dsec_proto::runtime::{SandboxEnd, SandboxStarted, SandboxState, Usage};
+use tokio::sync::Notify;
+
+use crate::exec::Exec;
+use crate::groups::{Leaf, SlotGroups};
+use crate::kernel::sys;
+use crate::node::Node;
+use crate::tag::{sandbox_object, SandboxTag, Tag};
+use crate::timers::Timer;
+
+/// Where a sandbox is in its life.
+#[derive(Clone, Debug)]
+pub enum Phase {
+    /// Being made.
+    Creating,
+    /// Made.
+    Running,
+    /// Being ended.
+    Ending,
+    /// Ended.
+    Ended(SandboxEnd),
+    /// Could not be made.
+    Failed(dsec_proto::error::WireError),
+}
+
+/// One sandbox.
+pub struct Sandbox {
+    /// Its ID.
+    pub id: String,
+    /// Its groups.
+    pub groups: SlotGroups,
+    /// What the keeper holds of it.
+    pub tag: RefCell<SandboxTag>,
+    /// Where it is.
+    pub phase: RefCell<Phase>,
+    /// Told at every change of the phase, and when an exec starts or ends.
+    pub changed: Notify,
+    /// CLOCK_BOOTTIME.
+    pub started_ns: Cell<u64>,
+    /// Microseconds by phase of its making.
+    pub phases: RefCell<BTreeMap<String, u64>>,
+    /// CLOCK_BOOTTIME.
+    last_activity: Cell<u64>,
+    /// Streams that are open on it.
+    streams: Cell<u32>,
+    /// When the init was waited for, CLOCK_BOOTTIME.
+    pub init_over: Cell<Option<u64>>,
+    /// Leaves that are clean, and the number of the next new one.
+    leaves: RefCell<(Vec<u16>, u16)>,
+}
+
+impl Sandbox {
+    /// A sandbox in this slot. `next_leaf`: the first leaf that nothing of this sandbox has used.
+    pub fn new(tag: SandboxTag, groups: SlotGroups, phase: Phase, clean: Vec<u16>, next_leaf: u16) -> Rc<Self> {
+        Rc::new(Self {
+            id: tag.sandbox_id.clone(),
+            groups,
+            tag: RefCell::new(tag),
+            phase: RefCell::new(phase),
+            changed: Notify::new(),
+            started_ns: Cell::new(sys::boottime()),
+            phases: RefCell::default(),
+            last_activity: Cell::new(sys::boottime()),
+            streams: Cell::new(0),
+            init_over: Cell::new(None),
+            leaves: RefCell::new((clean, next_leaf)),
+        })
+    }
+
+    /// Why it is over, when it is being ended or has ended.
+    #[must_use]
+    pub fn gone(&self) -> Option<String> {
+        match &*self.phase.borrow() {
+            Phase::Ended(end) => Some(end.cause.clone()),
+            Phase::Ending => Some(self.tag.borrow().cause.clone().unwrap_or_else(|| "lost".into())),
+            Phase::Failed(_) => Some("lost".into()),
+            Phase::Creating | Phase::Running => None,
+        }
+    }
+
+    /// Whether nothing of it runs any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        matches!(&*self.phase.borrow(), Phase::Ended(_) | Phase::Failed(_))
+    }
+
+    /// Moves on and tells everybody.
+    pub fn enter(&self, phase: Phase) {
+        *self.phase.borrow_mut() = phase;
+        self.changed.notify_waiters();
+    }
+
+    /// Writes the tag to the keeper.
+    pub async fn retag(&self, node: &Node) {
+        let tag = Tag::Sandbox(self.tag.borrow().clone());
+        write_tag(node, sandbox_object(&self.id), &tag).await;
+    }
+
+    /// A leaf of its own for something that runs in it.
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn take_leaf(&self) -> std::io::Result<(u16, Leaf)> {
+        let mut leaves = self.leaves.borrow_mut();
+        if let Some(index) = leaves.0.pop() {
+            return Ok((index, self.groups.leaf(index)));
+        }
+        let index = leaves.1;
+        let leaf = self.groups.leaf(index);
+        leaf.make()?;
+        leaf.reset()?;
+        leaves.1 += 1;
+        Ok((index, leaf))
+    }
+
+    /// Takes a leaf back if it is empty.
+    pub fn give_leaf(&self, index: u16) {
+        let leaf = self.groups.leaf(index);
+        if leaf.is_empty() && leaf.reset().is_ok() {
+            self.leaves.borrow_mut().0.push(index);
+        }
+    }
+
+    /// Something happened in it just now.
+    pub fn touch(&self) {
+        self.last_activity.set(sys::boottime());
+    }
+
+    /// A stream on it is open until the result is dropped.
+    #[must_use]
+    pub fn stream(self: &Rc<Self>) -> OpenStream {
+        self.streams.set(self.streams.get() + 1);
+        OpenStream(Rc::clone(self))
+    }
+
+    /// Execs of it.
+    #[must_use]
+    pub fn execs(&self, node: &Node) -> Vec<Rc<Exec>> {
+        node.execs.borrow().values().filter(|exec| exec.sandbox.id == self.id).cloned().collect()
+    }
+
+    fn running(&self, node: &Node) -> u64 {
+        node.execs.borrow().values().filter(|exec| exec.sandbox.id == self.id && exec.is_running()).count() as u64
+    }
+
+    /// When it will have been idle for long enough, if nothing happens; `None` without such a limit.
+    #[must_use]
+    pub fn idle_at(&self, node: &Node) -> Option<u64> {
+        let idle = self.tag.borrow().idle_ns;
+        if idle == 0 {
+            return None;
+        }
+        if self.streams.get() > 0 || self.running(node) > 0 {
+            self.touch();
+        }
+        Some(self.last_activity.get() + idle)
+    }
+
+    /// Sets its timers.
+    pub fn arm(&self, node: &Node) {
+        node.set_timer(Timer::Lifetime(self.id.clone()), self.tag.borrow().lifetime_at);
+        if let Some(at) = self.idle_at(node) {
+            node.set_timer(Timer::Idle(self.id.clone()), at);
+        }
+    }
+
+    /// Takes its timers away.
+    pub fn disarm(&self, node: &Node) {
+        node.cancel_timer(&Timer::Lifetime(self.id.clone()));
+        node.cancel_timer(&Timer::Idle(self.id.clone()));
+    }
+
+    /// What it has used.
+    #[must_use]
+    pub fn usage(&self, node: &Node) -> Usage {
+        let tag = self.tag.borrow();
+        let mut usage = self.groups.usage(&tag.baseline);
+        usage.disk_bytes = node.pool.used_by(tag.volume);
+        usage
+    }
+
+    /// Digests of its layers, for as long as it may use them.
+    #[must_use]
+    pub fn layers(&self) -> Vec<String> {
+        if matches!(&*self.phase.borrow(), Phase::Ended(_) | Phase::Failed(_)) {
+            return Vec::new();
+        }
+        let hex = |bytes: &serde_bytes::ByteBuf| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.tag.borrow().layers.iter().map(hex).collect()
+    }
+
+    /// As the edge sees it; `None` while it is being made.
+    #[must_use]
+    pub fn state(&self, node: &Node) -> Option<SandboxState> {
+        let (state, end) = match &*self.phase.borrow() {
+            Phase::Creating | Phase::Failed(_) => return None,
+            Phase::Running | Phase::Ending => ("running", None),
+            Phase::Ended(end) => ("ended", Some(end.clone())),
+        };
+        Some(SandboxState {
+            sandbox_id: self.id.clone(),
+            state: state.into(),
+            started_at: sys::unix_time(self.started_ns.get()),
+            last_activity_at: sys::unix_time(self.last_activity.get()),
+            execs_running: self.running(node),
+            end,
+        })
+    }
+
+    /// The answer to its creation.
+    #[must_use]
+    pub fn started(&self, existing: bool) -> SandboxStarted {
+        SandboxStarted {
+            sandbox_id: self.id.clone(),
+            started_at: sys::unix_time(self.started_ns.get()),
+            slot: self.tag.borrow().slot,
+            existing,
+            phases: self.phases.borrow().clone(),
+        }
+    }
+
+    /// Waits until `done` says so.
+    pub async fn until<T>(&self, mut done: impl FnMut(&Self) -> Option<T>) -> T {
+        loop {
+            let mut told = std::pin::pin!(self.changed.notified());
+            told.as_mut().enable();
+            if let Some(value) = done(self) {
+                return value;
+            }
+            told.await;
+        }
+    }
+}
+
+/// Keeps a sandbox from being idle.
+pub struct OpenStream(Rc<Sandbox>);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.streams.set(self.0.streams.get() - 1);
+        self.0.touch();
+    }
+}
+
+/// Writes a tag to the keeper. A refusal means that the object is gone, which its end will tell.
+pub async fn write_tag(node: &Node, object_id: String, tag: &Tag) {
+    match tag.encode() {
+        Ok(tag) => {
+            if let Err(refusal) = node.keeper.tell(Call::Retag { object_id: object_id.clone(), tag }, &[]).await {
+                tracing::warn!(object_id, code = refusal.code, "the tag was not taken");
+            }
+        }
+        Err(error) => tracing::error!(object_id, "{error}"),
+    }
+}

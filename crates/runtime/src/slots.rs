@@ -1,0 +1,161 @@
+//! Slots: what a sandbox needs and what does not depend on it, made ahead of time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dsec_proto::error::{WireError, WireResult};
+use tokio::sync::Notify;
+
+use crate::config::{Config, RANGE};
+use crate::groups::{Layout, SlotGroups};
+use crate::kernel::namespaces::{self, Network};
+use crate::workers::{yield_to_others, Workers};
+
+/// How many are kept ready: a burst of a hundred creates should not have to wait for one.
+const READY: usize = 128;
+
+/// A slot that no sandbox has.
+pub struct Slot {
+    /// Its number: ID range and group names follow from it.
+    pub index: u32,
+    /// Its groups, empty.
+    pub groups: SlotGroups,
+    /// A fresh network namespace.
+    pub network: Network,
+    /// Its ID range as an ID map.
+    pub idmap: Arc<OwnedFd>,
+    /// A detached /dev.
+    pub devices: OwnedFd,
+}
+
+fn make(index: u32, start: u32, groups: SlotGroups) -> io::Result<Slot> {
+    groups.make()?;
+    let idmap = Arc::new(namespaces::id_map(start, RANGE)?);
+    let devices = namespaces::devices(&idmap)?;
+    Ok(Slot { index, groups, network: Network::new()?, idmap, devices })
+}
+
+/// All slots of the node.
+pub struct Slots {
+    layout: Layout,
+    block: Config,
+    workers: Workers,
+    free: RefCell<VecDeque<u32>>,
+    ready: RefCell<VecDeque<Slot>>,
+    used: RefCell<HashSet<u32>>,
+    wanted: Notify,
+    closed: Cell<bool>,
+}
+
+impl Slots {
+    /// Slots in which nothing is, but for those in `used`.
+    ///
+    /// # Errors
+    /// When the thread that makes them cannot be started.
+    pub fn new(config: &Config, layout: Layout, used: HashSet<u32>) -> io::Result<Rc<Self>> {
+        let workers = Workers::start("slots", 1, || {
+            yield_to_others();
+            Ok(())
+        })?;
+        let free = (0..crate::config::MAX_SLOTS).filter(|index| !used.contains(index)).collect();
+        let slots = Rc::new(Self {
+            layout,
+            block: config.clone(),
+            workers,
+            free: RefCell::new(free),
+            ready: RefCell::default(),
+            used: RefCell::new(used),
+            wanted: Notify::new(),
+            closed: Cell::new(false),
+        });
+        tokio::task::spawn_local(Rc::clone(&slots).keep_ready());
+        Ok(slots)
+    }
+
+    fn target(&self) -> usize {
+        if self.closed.get() {
+            return 0;
+        }
+        let left = (self.block.max_sandboxes as usize).saturating_sub(self.used.borrow().len());
+        READY.min(left)
+    }
+
+    async fn keep_ready(self: Rc<Self>) {
+        loop {
+            if self.ready.borrow().len() >= self.target() {
+                self.wanted.notified().await;
+                continue;
+            }
+            match self.one().await {
+                Ok(_) if self.closed.get() => {}
+                Ok(slot) => self.ready.borrow_mut().push_back(slot),
+                Err(error) => {
+                    tracing::warn!("a slot could not be prepared: {error}");
+                    self.wanted.notified().await;
+                }
+            }
+        }
+    }
+
+    async fn one(&self) -> io::Result<Slot> {
+        let index = self.free.borrow_mut().pop_front();
+        let index = index.ok_or_else(|| io::Error::other("all ID ranges are in use"))?;
+        let (start, groups) = (self.block.range(index), self.layout.slot(index));
+        let made = self.workers.run(move || make(index, start, groups)).await;
+        if made.is_err() {
+            self.free.borrow_mut().push_back(index);
+        }
+        made
+    }
+
+    /// Takes a slot, ready or made now.
+    ///
+    /// # Errors
+    /// `capacity` when the node has no more; `node_error` when one cannot be made.
+    pub async fn take(&self) -> WireResult<Slot> {
+        if self.used.borrow().len() >= self.block.max_sandboxes as usize {
+            return Err(WireError::new("capacity", "this node has as many sandboxes as it is configured for"));
+        }
+        let ready = self.ready.borrow_mut().pop_front();
+        let slot = match ready {
+            Some(slot) => slot,
+            None => self.one().await.map_err(|error| WireError::node("slot", error.to_string()))?,
+        };
+        self.used.borrow_mut().insert(slot.index);
+        self.wanted.notify_one();
+        Ok(slot)
+    }
+
+    /// Takes back a slot that was not used after all.
+    pub fn put_back(&self, slot: Slot) {
+        self.used.borrow_mut().remove(&slot.index);
+        self.ready.borrow_mut().push_front(slot);
+    }
+
+    /// Takes back the slot of a sandbox that is empty and forgotten.
+    pub fn give_back(&self, index: u32) {
+        if self.used.borrow_mut().remove(&index) {
+            self.free.borrow_mut().push_front(index);
+            self.wanted.notify_one();
+        }
+    }
+
+    /// (ready, used).
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        (self.ready.borrow().len(), self.used.borrow().len())
+    }
+
+    /// Makes no more and lets go of what is ready, for a shutdown.
+    pub async fn close(&self) {
+        self.closed.set(true);
+        // The thread that makes them has one job at a time: after this one there is none.
+        self.workers.run(|| ()).await;
+        tokio::task::yield_now().await;
+        self.ready.borrow_mut().clear();
+    }
+}

@@ -1,0 +1,11 @@
+//! What sandboxes are made of on disk: layers, the pool, and the root that is laid over both.
+//!
+//! Everything here runs on threads inside the layers' mount namespace, which nobody else ever enters.
+
+mod layers;
+mod pool;
+mod root;
+
+pub use layers::Layers;
+pub use pool::{boot_id, close as close_pool, open as open_pool};
+pub use root::{build, Root, RootSpec};

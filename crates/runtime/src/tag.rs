@@ -1,0 +1,209 @@
+//! Tags: what the keeper holds for the runtime, so that a successor can take an object up again.
+//!
+//! msgpack, at most 4 KiB. Times are CLOCK_BOOTTIME nanoseconds.
+
+use dsec_proto::keeper::MAX_TAG;
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+use crate::groups::Baseline;
+
+/// Most bytes of argv that a tag repeats.
+const MAX_ARGV: usize = 2048;
+
+/// What an object is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tag {
+    /// A sandbox's init.
+    Sandbox(SandboxTag),
+    /// An exec.
+    Exec(ExecTag),
+    /// The write end of an exec's standard input: an object without a process.
+    Stdin,
+    /// A file operation; never taken up again.
+    File {
+        /// The sandbox.
+        sandbox_id: String,
+        /// Its leaf.
+        leaf: u16,
+    },
+    /// A tool.
+    Tool,
+    /// A kill that came before its exec: an object without a process.
+    Cancelled,
+    /// The layers' mount namespace: an object without a process.
+    Layers,
+}
+
+/// A sandbox.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SandboxTag {
+    /// Its ID.
+    pub sandbox_id: String,
+    /// Its slot.
+    pub slot: u32,
+    /// Its subvolume.
+    pub volume: u64,
+    /// Size of the subvolume.
+    pub disk_bytes: u64,
+    /// Digests of its layers, 32 bytes each.
+    pub layers: Vec<ByteBuf>,
+    /// Whether no_new_privs is set.
+    pub strict: bool,
+    /// 0: never.
+    pub idle_ns: u64,
+    /// When its lifetime is over.
+    pub lifetime_at: u64,
+    /// Counters at the beginning.
+    pub baseline: Baseline,
+    /// Exec that it ends with.
+    pub main: Option<String>,
+    /// Why it is being ended, before anything is killed.
+    pub cause: Option<String>,
+}
+
+/// An exec.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExecTag {
+    /// Its ID.
+    pub exec_id: String,
+    /// The sandbox.
+    pub sandbox_id: String,
+    /// Its leaf.
+    pub leaf: u16,
+    /// The beginning of its arguments.
+    pub argv: Vec<ByteBuf>,
+    /// When its time is over.
+    pub timeout_at: Option<u64>,
+    /// Between SIGTERM and the kill.
+    pub grace_ns: u64,
+    /// When the grace after a SIGTERM is over.
+    pub kill_at: Option<u64>,
+    /// `timeout` or `cancelled`, before anything is killed.
+    pub cause: Option<String>,
+    /// Whether there is a standard input.
+    pub stdin: bool,
+    /// Whether a slow reader stops the program.
+    pub backpressure: bool,
+    /// For `collect`.
+    pub max_output_bytes: u64,
+    /// Its end is the sandbox's end.
+    pub is_main: bool,
+    /// Counters at the beginning.
+    pub baseline: Baseline,
+}
+
+impl Tag {
+    /// As the keeper holds it.
+    ///
+    /// # Errors
+    /// A sentence, when it is longer than the keeper takes.
+    pub fn encode(&self) -> Result<Vec<u8>, String> {
+        let bytes = rmp_serde::to_vec_named(self).map_err(|error| error.to_string())?;
+        if bytes.len() > MAX_TAG {
+            return Err(format!("a tag of {} bytes is too long", bytes.len()));
+        }
+        Ok(bytes)
+    }
+
+    /// From the keeper. `None` for what this version cannot read.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        rmp_serde::from_slice(bytes).ok()
+    }
+}
+
+/// The beginning of an argv, short enough for a tag.
+#[must_use]
+pub fn shortened(argv: &[ByteBuf]) -> Vec<ByteBuf> {
+    let mut room = MAX_ARGV;
+    let mut kept = Vec::new();
+    for part in argv {
+        if room < 8 {
+            break;
+        }
+        let length = part.len().min(room - 4);
+        kept.push(ByteBuf::from(part[..length].to_vec()));
+        room -= length + 4;
+    }
+    kept
+}
+
+/// Object ID of a sandbox's init.
+#[must_use]
+pub fn sandbox_object(sandbox_id: &str) -> String {
+    format!("sb/{sandbox_id}")
+}
+
+/// Object ID of an exec.
+#[must_use]
+pub fn exec_object(sandbox_id: &str, exec_id: &str) -> String {
+    format!("ex/{sandbox_id}/{exec_id}")
+}
+
+/// Object ID of an exec's standard input.
+#[must_use]
+pub fn stdin_object(sandbox_id: &str, exec_id: &str) -> String {
+    format!("in/{sandbox_id}/{exec_id}")
+}
+
+/// Object ID of a kill that came first.
+#[must_use]
+pub fn cancelled_object(sandbox_id: &str, exec_id: &str) -> String {
+    format!("cx/{sandbox_id}/{exec_id}")
+}
+
+/// Object ID of the layers' mount namespace.
+pub const LAYERS_OBJECT: &str = "layers-ns";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn a_sandbox(layers: usize) -> Tag {
+        Tag::Sandbox(SandboxTag {
+            sandbox_id: "sb-abcdefghijkl-abcdefghijklmnopqrstuvwxyz".into(),
+            slot: 4095,
+            volume: u64::MAX,
+            disk_bytes: u64::MAX,
+            layers: vec![ByteBuf::from(vec![7; 32]); layers],
+            strict: true,
+            idle_ns: u64::MAX,
+            lifetime_at: u64::MAX,
+            baseline: Baseline { oom_kills: u64::MAX, pids_refused: u64::MAX },
+            main: Some("abcdefghijklmnopqrstuvwxyz".into()),
+            cause: Some("main-exited".into()),
+        })
+    }
+
+    /// The largest sandbox that a request may ask for fits, and comes back equal.
+    #[test]
+    fn largest_sandbox_fits() {
+        let tag = a_sandbox(64);
+        assert_eq!(Tag::decode(&tag.encode().expect("fits")), Some(tag));
+    }
+
+    /// A longer one is refused instead of being cut.
+    #[test]
+    fn longer_is_refused() {
+        assert!(a_sandbox(256).encode().is_err());
+    }
+
+    /// Long arguments are cut to what a tag can hold, short ones stay.
+    #[test]
+    fn argv_is_shortened() {
+        let short = vec![ByteBuf::from("echo"), ByteBuf::from("hello")];
+        assert_eq!(shortened(&short), short);
+        let long = vec![ByteBuf::from(vec![b'x'; 1 << 20]); 3];
+        assert!(shortened(&long).iter().map(|part| part.len()).sum::<usize>() <= MAX_ARGV);
+        let many = vec![ByteBuf::new(); 10_000];
+        assert!(shortened(&many).len() <= MAX_ARGV / 4);
+    }
+
+    /// What another version wrote is recognised as unknown.
+    #[test]
+    fn unknown_is_none() {
+        assert_eq!(Tag::decode(b"\x81\xa5other\xc0"), None);
+    }
+}
