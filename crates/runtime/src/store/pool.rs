@@ -46,7 +46,7 @@ pub fn open(config: &Config) -> io::Result<Pool> {
             None => loops::attach(image)?,
         };
         let source = device.to_str().unwrap_or_default();
-        let pool = Configuring::new("btrfs")?.set("source", source)?.flag("nobarrier")?;
+        let pool = Configuring::new("btrfs")?.set("source", source)?.flag("nobarrier")?.flag("nodiscard")?;
         mounts::attach(&pool.mount(attr::NOSUID | attr::NODEV | attr::NOATIME)?, &target)?;
     }
     let pool = Pool::at(&target)?;
