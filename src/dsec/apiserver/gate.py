@@ -37,7 +37,7 @@ class Gate:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
-        found = match(scope["method"], scope["path"])
+        found = match(scope["method"], scope["raw_path"].decode("latin-1"))
         watched = _Watched(send)
         try:
             await self._answer(found, scope, receive, watched)

@@ -169,7 +169,10 @@ class DSecClient:
         self, job: str | None = None, labels: Mapping[str, str] | None = None,
         state: types.SandboxState | str | None = None,
     ) -> AsyncIterator[types.SandboxInfo]:  # fmt: skip
-        """Sandboxes that have all the labels and the state; the stopped of the last 24 h too."""
+        """Sandboxes with all of the labels and the state; without ``state`` the live ones.
+
+        ``state="stopped"`` finds those of the last 24 h.
+        """
         if job is not None:
             raise Unsupported("find(job=) is not in this version")
         query = [("label", f"{name}={value}") for name, value in (labels or {}).items()]

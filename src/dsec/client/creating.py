@@ -7,6 +7,7 @@ import math
 from collections.abc import AsyncIterator, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from dsec.api import types
 from dsec.api.ids import check_key, new_key
@@ -120,7 +121,7 @@ class Creating:
             ) from None  # fmt: skip
 
     async def _withdraw(self, link: Link) -> None:
-        await link.ask_patiently("DELETE", f"/v1/creates/{self.key}", dict[str, Any], patience_s=_WITHDRAW_S)
+        await link.ask_patiently("DELETE", f"/v1/creates/{quote(self.key, safe='')}", dict[str, Any], patience_s=_WITHDRAW_S)
 
 
 class Keeper:

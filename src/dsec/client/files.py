@@ -75,7 +75,7 @@ class Files:
             sent = body if len(body) <= _PIECE else _pieces(body)
             try:
                 async with self._sandbox._link().exchange(
-                    "PUT", self._path, query, sent, "application/octet-stream"
+                    "PUT", self._path, query, sent, "application/octet-stream", len(body)
                 ) as answer:
                     return decode_answer(await answer.read(), FileWritten)
             except NodeError as error:

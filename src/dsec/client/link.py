@@ -61,10 +61,13 @@ class Link:
     async def exchange(
         self, method: str, path: str, query: Query | None = None, body: bytes | AsyncIterable[bytes] | None = None,
         content_type: str = "application/json",
+        length: int | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:  # fmt: skip
         """One request, its answer not yet read; error answers and broken connections become errors of ours."""
         url = URL(self.address.url + path + ("?" + urlencode(query) if query else ""), encoded=True)
         headers = {"Content-Type": content_type} if body is not None else {}
+        if length is not None:
+            headers["Content-Length"] = str(length)
         try:
             async with self._session.request(
                 method, url, data=body, headers=headers, allow_redirects=False

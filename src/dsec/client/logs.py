@@ -11,7 +11,7 @@ from dsec.client.results import ExecStarted, Gap, Stderr, Stdout
 from dsec.client.running import RECONNECT_S
 from dsec.client.streams import WINDOW, Flowing
 from dsec.client.waiting import Patience
-from dsec.errors import NodeError, error_from_wire
+from dsec.errors import NodeError, SandboxGone, error_from_wire
 
 if TYPE_CHECKING:
     from dsec.client.sandbox import Sandbox
@@ -68,7 +68,10 @@ async def _once(
             elif kind == Kind.END:
                 return
             elif kind == Kind.ERROR:
-                raise error_from_wire(frame[2])
+                error = error_from_wire(frame[2])
+                if isinstance(error, SandboxGone):
+                    return
+                raise error
     finally:
         await wire.close_stream(number)
 

@@ -10,7 +10,7 @@ import atexit
 import http.client
 import os
 import time
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from dsec.client.discovery import Address
 
@@ -24,7 +24,7 @@ _owned: set[Owned] = set()
 
 def own_create(address: Address, key: str) -> Owned:
     """A create in flight."""
-    return _own((address, "DELETE", f"/v1/creates/{key}", b""))
+    return _own((address, "DELETE", f"/v1/creates/{quote(key, safe='')}", b""))
 
 
 def own_sandbox(address: Address, sandbox_id: str) -> Owned:

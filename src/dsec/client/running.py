@@ -192,7 +192,11 @@ class Run:
         await receiver.want_output()
         outcome = await asyncio.shield(receiver.done) if not self._eager else await receiver.done
         if not isinstance(outcome, DSecError):
-            return self._result(outcome, receiver)
+            if "ended" in outcome:
+                return self._result(outcome, receiver)
+            outcome = OutcomeUnknown(
+                "the node has no record of how the exec ended", sandbox_id=self._sandbox_id, exec_id=self.exec_id
+            )
         if isinstance(outcome, SandboxGone | OutcomeUnknown):
             outcome.partial = Output(_kept(receiver.out), _kept(receiver.err))
         raise outcome

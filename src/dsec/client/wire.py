@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from dsec.api import frames
-from dsec.errors import NodeError, ProtocolError
+from dsec.errors import InvalidArgument, NodeError, ProtocolError
 
 __all__ = ["Lost", "Receiver", "Wire"]
 
@@ -43,7 +43,10 @@ class Wire:
         number = self._next
         frame = frames.open_frame(number, method, params)
         if len(frame) > frames.MAX_FRAME_BYTES:
-            raise ProtocolError(f"a request of {len(frame)} bytes is longer than a frame", phase="open")
+            raise InvalidArgument(
+                f"the request is {len(frame)} bytes long, more than {frames.MAX_FRAME_BYTES}",
+                remedy="Write a file and run it, or send it on standard input",
+            )
         self._streams[number] = receiver
         try:
             await self.send(frame)

@@ -181,7 +181,7 @@ class FakeEdge:
         found = [
             info
             for info in self.sandboxes.values()
-            if (state is None or info.state == state) and all(info.labels.get(k) == v for k, _, v in labels)
+            if info.state == (state or "running") and all(info.labels.get(k) == v for k, _, v in labels)
         ]
         return _json({"sandboxes": found})
 

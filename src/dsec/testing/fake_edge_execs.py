@@ -43,6 +43,7 @@ class FakeExec:
         self.error: DSecError | None = None
         self.killed = asyncio.Event()
         self.signals: list[int] = []
+        self.version = 0
         self._changed = asyncio.Event()
         self._cause = "cancelled"
 
@@ -77,6 +78,7 @@ class FakeExec:
 
     async def _cat(self) -> None:
         while not self.killed.is_set():
+            seen = self.version
             if len(self.stdin) > self.stdin_taken:
                 taken = bytes(self.stdin[self.stdin_taken :])
                 self.stdin_taken += len(taken)
@@ -84,7 +86,7 @@ class FakeExec:
             elif self.stdin_closed:
                 return
             else:
-                await self.change()
+                await self.change(seen)
 
     def write(self, channel: int, data: bytes) -> None:
         """More output."""
@@ -129,12 +131,14 @@ class FakeExec:
 
     def changed(self) -> None:
         """Wake every stream that waits."""
+        self.version += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def change(self) -> None:
-        """Wait for output, input, credit, a kill or the end."""
-        await self._changed.wait()
+    async def change(self, since: int) -> None:
+        """Wait for output, input, credit, a kill or the end later than version ``since``."""
+        if self.version == since:
+            await self._changed.wait()
 
 
 class OutStream:
@@ -168,13 +172,15 @@ class OutStream:
             return
         await self._send(frames.item_frame(self._number, {"started_at": self.exec.started_at}))
         while self._mode == "collect" and self.exec.end is None:
-            await self.exec.change()
+            await self.exec.change(self.exec.version)
         if self._mode == "collect":
             for channel in (STDOUT, STDERR):
                 await self._collected(channel)
         else:
+            seen = self.exec.version
             while not await self._step():
-                await self.exec.change()
+                await self.exec.change(seen)
+                seen = self.exec.version
         await self._finish()
 
     async def _step(self) -> bool:
@@ -197,9 +203,10 @@ class OutStream:
         for start, end in parts:
             self._at[channel] = max(self._at[channel], start)
             while self._at[channel] < end:
+                seen = self.exec.version
                 await self._up_to(channel, end)
                 if self._at[channel] < end:
-                    await self.exec.change()
+                    await self.exec.change(seen)
 
     async def _finish(self) -> None:
         if self.exec.error is not None:
