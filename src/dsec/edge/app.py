@@ -28,7 +28,7 @@ from dsec.edge.recovery import Recovery
 from dsec.edge.relay import Relay
 from dsec.edge.sandbox_routes import sandbox_routes
 from dsec.edge.web import answered
-from dsec.errors import DSecError, NodeError, NotFound
+from dsec.errors import Conflict, DSecError, NodeError, NotFound
 from dsec.images import Images
 from dsec.node.config import NodeConfig
 
@@ -39,6 +39,7 @@ _log = structlog.get_logger("dsec.edge")
 _MEASURE_S = 1.0
 _REAP_S = 30.0
 _PAST_S = 1.0
+_LISTEN_AGAIN_S = 0.05
 _REAP_AT_ONCE = 500
 
 Scope = MutableMapping[str, Any]
@@ -153,7 +154,13 @@ class Edge:
 
     async def _listen(self) -> None:
         with contextlib.suppress(NodeError):  # the link is gone, and comes back with another listener
-            await self.ends.watch()
+            while True:
+                try:
+                    await self.ends.watch()
+                except Conflict:  # the runtime has not yet noticed that this edge's former connection is gone
+                    await asyncio.sleep(_LISTEN_AGAIN_S)
+                else:
+                    return
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:

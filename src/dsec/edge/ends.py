@@ -73,6 +73,7 @@ class Ends:
         """Drop tombstones: the output first, so that a crash in between only repeats it."""
         if self._core.past:
             await self.flush_past()
+        await self._core.backend.forget(sandbox_ids)  # what is committed may still wait in the batch
         await self._core.backend.remove_output(sandbox_ids)
         self._core.records.remove(sandbox_ids)
 
