@@ -179,17 +179,32 @@ class LayerStore:
 def private_directory(parent: Path, prefix: str) -> Iterator[Path]:
     """A directory 0700 that is locked while in use, and deleted afterwards.
 
-    The lock tells ``sweep_stale`` of another process that its maker lives.
+    The lock tells ``sweep_stale``, of this or another process, that its maker lives.
     """
-    path = parent / (prefix + os.urandom(8).hex())
-    path.mkdir(mode=0o700)
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    path, fd = _locked_directory(parent, prefix)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield path
     finally:
         os.close(fd)
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _locked_directory(parent: Path, prefix: str) -> tuple[Path, int]:
+    while True:
+        path = parent / (prefix + os.urandom(8).hex())
+        path.mkdir(mode=0o700)
+        # A sweeper that comes before the lock takes the directory for a dead one: make another.
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.stat()
+                return path, fd
+            except BlockingIOError:
+                os.close(fd)
+            except BaseException:
+                os.close(fd)
+                raise
 
 
 def sweep_stale(parent: Path, prefix: str) -> None:

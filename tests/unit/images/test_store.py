@@ -101,6 +101,24 @@ def test_start_deletes_what_the_dead_left_but_not_what_lives(tmp_path: Path) -> 
     assert not alive.exists()
 
 
+def test_a_sweep_between_making_and_locking_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweeper that comes before the lock gets the directory; its maker takes another one."""
+    made: list[Path] = []
+    real = Path.mkdir
+
+    def swept_once(self: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        real(self, mode, parents, exist_ok)
+        made.append(self)
+        if len(made) == 1:
+            sweep_stale(tmp_path, ".new-")
+
+    monkeypatch.setattr(Path, "mkdir", swept_once)
+    with private_directory(tmp_path, ".new-") as path:
+        assert len(made) == 2
+        assert names(tmp_path) == [path.name]
+    assert names(tmp_path) == []
+
+
 def test_sweeping_never_follows_links(tmp_path: Path) -> None:
     """A symlink among the temporary names does not lead the sweeper elsewhere."""
     (tmp_path / "precious").mkdir()
