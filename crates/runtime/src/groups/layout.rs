@@ -162,6 +162,8 @@ impl Layout {
         }
         for base in self.bases() {
             let _ = std::fs::remove_dir(base.join("tools"));
+            // Stays while services of the node are in it.
+            let _ = std::fs::remove_dir(base);
         }
     }
 }

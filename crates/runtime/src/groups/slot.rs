@@ -1,7 +1,7 @@
 //! The set of groups of one slot.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::layout::V1;
 use super::{directory, field, number, put, Baseline, Layout, Leaf};
@@ -45,6 +45,11 @@ impl SlotGroups {
     /// # Errors
     /// The errno; EBUSY when it is not empty.
     pub fn make(&self) -> io::Result<()> {
+        // In a v2 directory that was killed, the kernel kills whatever is born into it, so that none is used twice.
+        for leaf in self.below(&self.v2) {
+            std::fs::remove_dir(&leaf.v2)?;
+        }
+        let _ = std::fs::remove_dir(&self.v2);
         directory(&self.v2)?;
         if let Some(v1) = &self.v1 {
             // The peak of a pids group cannot be set back, so it is made anew.
@@ -59,6 +64,7 @@ impl SlotGroups {
         }
         for leaf in [self.init(), self.leaf(0), self.leaf(1)] {
             leaf.make()?;
+            leaf.reset()?;
         }
         Ok(())
     }
@@ -79,10 +85,14 @@ impl SlotGroups {
         Leaf { v2: self.v2.join(&name), v1: self.v1.clone().map(|v1| (v1, name)) }
     }
 
-    /// All leaves that exist.
+    /// All leaves that exist. Those of former sandboxes still have their memory group, whose counters go on.
     #[must_use]
     pub fn leaves(&self) -> Vec<Leaf> {
-        let entries = std::fs::read_dir(&self.v2).into_iter().flatten().flatten();
+        self.below(self.v1.as_ref().map_or(&self.v2, |v1| &v1.memory))
+    }
+
+    fn below(&self, path: &Path) -> Vec<Leaf> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
         let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
         directories.filter_map(|entry| Some(self.named(entry.file_name().into_string().ok()?))).collect()
     }
@@ -181,7 +191,7 @@ impl SlotGroups {
 
     /// Removes the groups, which must be empty.
     pub fn remove(&self) {
-        for leaf in self.leaves() {
+        for leaf in self.leaves().into_iter().chain(self.below(&self.v2)) {
             leaf.remove();
         }
         for path in self.v1.iter().flat_map(V1::all).chain([&self.v2]) {
