@@ -67,12 +67,14 @@ class Edge:
         made = images(lambda digest: self.core.uses_layer(digest))
         machine = machine or this_machine(config.paths.data)
         self._core = Core(config, backend, self._link, made, clock, machine)
-        self.creates = Creates(self.core, self._spawn)
         self.ends = Ends(self.core)
+        self.creates = Creates(self.core, self.ends, self._spawn)
         self.execs = Execs(self.core)
         self._recovery = Recovery(self.core, self.creates, self.ends)
         self._tasks: asyncio.TaskGroup | None = None
         self._watch: asyncio.Task[None] | None = None
+        self.relays: set[Relay] = set()
+        """WebSockets that are open."""
         self.recovered = False
         """Whether records and runtime agreed once since the start."""
         self.app = self._application()
@@ -145,22 +147,35 @@ class Edge:
         if self._watch is not None:
             self._watch.cancel()
         self._watch = self._tasks.create_task(self._listen())
-        await self._recovery.run()
-        await self._recovery.settle_execs()
+        await asyncio.sleep(0)  # the subscription is sent before the question
+        await self._compare()
         self.recovered = True
         found = await self.core.backend.fingerprint()
         self.core.features, self.core.refusal = found.features, found.refusal
         await self._measure()
 
+    async def _compare(self) -> None:
+        await self._recovery.run()
+        await self._recovery.settle_execs()
+
     async def _listen(self) -> None:
         with contextlib.suppress(NodeError):  # the link is gone, and comes back with another listener
-            while True:
-                try:
-                    await self.ends.watch()
-                except Conflict:  # the runtime has not yet noticed that this edge's former connection is gone
-                    await asyncio.sleep(_LISTEN_AGAIN_S)
-                else:
-                    return
+            while not await self._listened():
+                await asyncio.sleep(_LISTEN_AGAIN_S)
+                assert self._tasks is not None
+                self._tasks.create_task(self._compare_again())
+
+    async def _listened(self) -> bool:
+        try:
+            await self.ends.watch()
+        except Conflict:  # the runtime has not yet noticed that this edge's former connection is gone
+            return False
+        return True
+
+    async def _compare_again(self) -> None:
+        """What ended before the subscription was taken was told to nobody."""
+        with contextlib.suppress(NodeError):
+            await self._compare()
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -196,7 +211,12 @@ class Edge:
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "websocket" and scope["path"] == "/v1/ws":
-                await Relay(self.core, self.execs, receive, send).run()
+                relay = Relay(self.core, self.execs, receive, send)
+                self.relays.add(relay)
+                try:
+                    await relay.run()
+                finally:
+                    self.relays.discard(relay)
             elif scope["type"] == "http":
                 await http(scope, receive, send)
             elif scope["type"] == "websocket":

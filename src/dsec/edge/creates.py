@@ -20,6 +20,7 @@ from dsec.edge import life
 from dsec.edge.admission import Ticket
 from dsec.edge.core import PROJECT, Core
 from dsec.edge.demands import Demand, check_create, demand_of
+from dsec.edge.ends import Ends
 from dsec.edge.environment import Environment, environment_of
 from dsec.edge.record import ExecRecord, SandboxRecord
 from dsec.edge.specs import canonical_create, main_exec_id, sandbox_spec
@@ -86,8 +87,9 @@ class Attempt:
 class Creates:
     """All creates of the node. ``spawn`` runs an attempt in the edge's task group."""
 
-    def __init__(self, core: Core, spawn: Callable[[Awaitable[None]], asyncio.Task[None]]) -> None:
+    def __init__(self, core: Core, ends: Ends, spawn: Callable[[Awaitable[None]], asyncio.Task[None]]) -> None:
         self._core = core
+        self._ends = ends
         self._spawn = spawn
         self.under_way: dict[str, Attempt] = {}
 
@@ -378,8 +380,7 @@ class Creates:
             known = core.records.create(PROJECT, key)
         record = core.live.get((known.sandbox_id if known is not None else None) or "")
         if record is not None:
-            end = await core.backend.stop(record.id, cause="stopped", actor=actor, grace_ms=0)
-            core.note_ended(record, end, actor=actor, detail="create cancelled")
+            await self._ends.stop(record, actor=actor, grace_ms=0)
         return record
 
 

@@ -25,21 +25,25 @@ class Ends:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._asked: dict[str, str] = {}
+        """Who asked for the stop of a sandbox: the runtime's event may come before its answer."""
 
     async def stop(self, record: SandboxRecord, *, actor: str, grace_ms: int) -> SandboxRecord:
         """End a sandbox, confirmed and recorded; one that has ended stays as it is."""
         core = self._core
         if not record.is_live:
             return record
+        actor = self._asked.setdefault(record.id, actor)
         try:
             end = await core.backend.stop(record.id, cause="stopped", actor=actor, grace_ms=grace_ms)
+            await self._settle_execs(record)
+            core.note_ended(record, end, actor=actor)
         except NotFound:
             # Ended by itself and recorded while the request was on its way; else the node has lost it.
             if record.is_live:
                 core.note_lost(record, "runtime", "the runtime does not know the sandbox")
-            return record
-        await self._settle_execs(record)
-        core.note_ended(record, end, actor=actor)
+        finally:
+            self._asked.pop(record.id, None)
         return record
 
     async def stop_many(self, records: Iterable[SandboxRecord], *, actor: str) -> StopReport:
@@ -70,7 +74,10 @@ class Ends:
         await self.bury([record.id])
 
     async def bury(self, sandbox_ids: list[str]) -> None:
-        """Drop tombstones: the output first, so that a crash in between only repeats it."""
+        """Drop tombstones: the output first, so that a crash in between only repeats it.
+
+        Raises NodeError while the runtime is away; the tombstones stay then.
+        """
         if self._core.past:
             await self.flush_past()
         await self._core.backend.forget(sandbox_ids)  # what is committed may still wait in the batch
@@ -107,7 +114,8 @@ class Ends:
                 self._core.forgets.add([event.end.sandbox_id])
             return
         await self._settle_execs(record)
-        self._core.note_ended(record, event.end, actor=_actor(event.end.cause))
+        actor = self._asked.get(record.id) if event.end.cause == "stopped" else None
+        self._core.note_ended(record, event.end, actor=actor or _actor(event.end.cause))
 
     def note_exec(self, sandbox_id: str, end: ExecEnd) -> None:
         """Record the result of an exec once, and let the runtime know that it is committed."""

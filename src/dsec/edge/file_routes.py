@@ -67,7 +67,8 @@ class _Files:
             report = await _send_body(stream, request, int(length))
         finally:
             stream.close()
-        return json_answer(FileWritten(path=query["path"][0], bytes=report.bytes, mode=report.mode))
+        shown = params["path"].decode(errors="backslashreplace")
+        return json_answer(FileWritten(path=shown, bytes=report.bytes, mode=report.mode))
 
 
 async def _opened(link: RuntimeLink, method: str, params: dict[str, Any]) -> Stream:

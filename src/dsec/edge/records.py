@@ -34,7 +34,7 @@ CREATE INDEX IF NOT EXISTS creates_at ON creates (at);
 CREATE TABLE IF NOT EXISTS execs (
     sandbox_id TEXT NOT NULL, exec_id TEXT NOT NULL, body BLOB NOT NULL, argv BLOB NOT NULL, started_at REAL NOT NULL,
     is_main INTEGER NOT NULL, result BLOB, error BLOB, PRIMARY KEY (sandbox_id, exec_id)
-) WITHOUT ROWID;
+);
 """
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -203,7 +203,7 @@ class Records:
     def execs(self, sandbox_id: str, *, unended: bool = False) -> list[ExecRecord]:
         """The execs of a sandbox in order of their start; all, or those without an outcome."""
         only = " AND result IS NULL AND error IS NULL" if unended else ""
-        return self._execs(f"sandbox_id = ?{only} ORDER BY started_at", (sandbox_id,))
+        return self._execs(f"sandbox_id = ?{only} ORDER BY started_at, rowid", (sandbox_id,))
 
     def _execs(self, where: str, values: tuple[Any, ...]) -> list[ExecRecord]:
         rows = self._db.execute(f"SELECT * FROM execs WHERE {where}", values)  # noqa: S608  (constant texts)

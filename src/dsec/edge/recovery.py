@@ -85,15 +85,14 @@ class Recovery:
         # Taken before the runtime is asked: what begins to run after that is not missing.
         recorded = {each.id: each.state for each in core.live.values() if not self._creates.is_under_way(each.id)}
         under_way = {each.sandbox_id for each in self._creates.under_way.values()}
-        found = {each.sandbox_id: each for each in await core.backend.recover()}
+        found = {each.sandbox_id: each for each in await core.backend.recover() if each.sandbox_id not in under_way}
         cancelled = frozenset(each for each, state in recorded.items() if self._is_cancelled(each, state))
-        known = recorded | {
+        ended = {
             each: record.state
             for each in found
             if each not in recorded and (record := core.live.get(each) or core.records.sandbox(each)) is not None
         }
-        mine = [each for each in found.values() if each.sandbox_id not in under_way]
-        acts = reconcile(known, mine, cancelled)
+        acts = reconcile(recorded | ended, found.values(), cancelled)
         async with asyncio.TaskGroup() as tasks:
             for sandbox_id, act in acts.items():
                 if act is not Act.NOTHING:

@@ -143,8 +143,6 @@ def _grace_ms(grace_s: float) -> int:
 def _states(asked: list[str]) -> frozenset[str]:
     names = {name for each in asked for name in each.split(",") if name}
     if not names:
-        return _LIVE
-    if "all" in names:
         return _LIVE | _ENDED
     unknown = names - {str(each) for each in SandboxState}
     if unknown:

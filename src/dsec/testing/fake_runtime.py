@@ -341,6 +341,7 @@ class _Connection:
         self._credit: dict[int, dict[int, int]] = {}
         self._moved: dict[int, asyncio.Event] = {}
         self._input: dict[int, Callable[[int, bytes], None]] = {}
+        self._early: dict[int, list[tuple[int, bytes]]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -368,14 +369,22 @@ class _Connection:
         if kind == Kind.OPEN:
             self._moved[stream] = asyncio.Event()
             self._tasks[stream] = asyncio.create_task(self._open(stream, parts[2], parts[3]))
-        elif kind == Kind.DATA and stream in self._input:
-            self._input[stream](parts[3], parts[4])
+        elif kind == Kind.DATA and stream in self._tasks:
+            if stream in self._input:
+                self._input[stream](parts[3], parts[4])
+            else:
+                self._early.setdefault(stream, []).append((parts[3], parts[4]))
             self._send(frames.until_frame(stream, STDIN, parts[3] + len(parts[4]) + _INPUT_WINDOW))
         elif kind == Kind.UNTIL and stream in self._credit:
             self._credit[stream][parts[2]] = max(self._credit[stream].get(parts[2], 0), parts[3])
             self._moved[stream].set()
         elif kind == Kind.CLOSE and stream in self._tasks:
             self._tasks[stream].cancel()
+
+    def _take_input(self, stream: int, take: Callable[[int, bytes], None]) -> None:
+        for offset, data in self._early.pop(stream, []):
+            take(offset, data)
+        self._input[stream] = take
 
     def _send(self, frame: bytes) -> None:
         if not self._writer.is_closing():
@@ -396,7 +405,7 @@ class _Connection:
         except DSecError as error:
             self._send(frames.error_frame(stream, error.to_wire()))
         finally:
-            for table in (self._credit, self._moved, self._input, self._tasks):
+            for table in (self._credit, self._moved, self._input, self._early, self._tasks):
                 table.pop(stream, None)
 
     def _streaming(self, method: str) -> Callable[[int, dict[str, Any]], Awaitable[Any]] | None:
@@ -432,7 +441,7 @@ class _Connection:
             for channel in (STDOUT, STDERR)
         }
         if found.spec["stdin"]:
-            self._input[stream] = found.take_input
+            self._take_input(stream, found.take_input)
         self._send(frames.item_frame(stream, {"started_at": found.started_at}))
         sent = {channel: offsets.get(channel, 0) for channel in (STDOUT, STDERR)}
         while mode == "stream" and not found.is_over:
@@ -492,7 +501,7 @@ class _Connection:
             if not data:
                 over.set()
 
-        self._input[stream] = take
+        self._take_input(stream, take)
         await over.wait()
         sandbox.files[params["path"]] = (bytes(arrived), params["mode"] or 0o644)
         return {"bytes": len(arrived), "size": len(arrived), "mode": params["mode"] or 0o644}

@@ -19,9 +19,7 @@ def request(**fields: Any) -> CreateRequest:
     return CreateRequest(**({"image": "x", "key": "k"} | fields))
 
 
-@given(
-    memory=st.floats(6, 1e6), cpu=st.floats(0.01, 1e4), disk=st.floats(1, 1e6), pids=st.integers(2, 1_000_000)
-)
+@given(memory=st.floats(6, 1e6), cpu=st.floats(0.01, 1e4), disk=st.floats(1, 1e6), pids=st.integers(2, 1_000_000))
 def test_a_lone_limit_implies_a_smaller_request(memory: float, cpu: float, disk: float, pids: int) -> None:
     """Requests are positive, at most the limit, and the limit divided by the node's factor."""
     demand = demand_of(request(memory_mib=memory, cpu=cpu, disk_mib=disk, pids=pids), Overcommit())
