@@ -65,11 +65,11 @@ impl Keeper {
     /// Work until the end.
     pub(crate) fn work(&mut self) -> Result<(), Errno> {
         loop {
-            self.turn()?;
             if self.shutdown.is_some() && self.tend_shutdown() {
                 self.finish();
                 return Ok(());
             }
+            self.turn()?;
         }
     }
 

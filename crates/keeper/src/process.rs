@@ -13,10 +13,26 @@ pub(crate) fn prepare() -> Result<(), Errno> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     for signal in 1..=LAST_SIGNAL {
-        // SAFETY: SIG_DFL is no function; numbers that cannot be set are left alone by the kernel.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        set_default(signal);
     }
     Ok(())
+}
+
+/// By the system call, since the C library keeps two numbers to itself that may have been inherited ignored.
+fn set_default(signal: i32) {
+    const SET_BYTES: usize = 8;
+    // The kernel's structure: handler (0 is the default), flags, restorer, mask.
+    let action = [0_u64; 4];
+    // SAFETY: the array is as long as the structure; numbers that cannot be set are left alone by the kernel.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            signal,
+            action.as_ptr(),
+            std::ptr::null_mut::<u64>(),
+            SET_BYTES,
+        )
+    };
 }
 
 fn handled() -> libc::sigset_t {

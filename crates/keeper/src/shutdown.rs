@@ -25,14 +25,18 @@ impl Keeper {
     /// SIGTERM: the same, whoever lives; nothing but services is touched.
     pub(crate) fn begin_shutdown(&mut self) {
         self.shutdown.get_or_insert_with(Vec::new);
+        for slot in &mut self.services.slots {
+            if let Stage::Down { .. } = slot.stage {
+                slot.stage = Stage::Stopped;
+            }
+        }
     }
 
     /// Stop the last service that is not stopped; `true` when none is left.
     pub(crate) fn tend_shutdown(&mut self) -> bool {
         for position in (0..self.services.slots.len()).rev() {
             match self.services.slots[position].stage {
-                Stage::Stopped => {}
-                Stage::Down { .. } => self.services.slots[position].stage = Stage::Stopped,
+                Stage::Stopped | Stage::Down { .. } => {}
                 Stage::Running | Stage::Starting => {
                     self.stop_service(position);
                     return false;

@@ -30,7 +30,7 @@ pub(crate) fn open_regular(path: &[u8]) -> Result<(OwnedFd, Stat), Fault> {
 /// The files of /proc/self would be those of the helper that reads them, its memory among them.
 fn refuse_proc(file: impl AsFd, name: &str) -> Result<(), Fault> {
     let system = fs::fstatfs(file).doing(|| format!("look at {name}"))?;
-    if i64::from(system.f_type) == PROC_SUPER_MAGIC {
+    if system.f_type == PROC_SUPER_MAGIC {
         let message = format!("{name} belongs to /proc: read it by a program");
         return Err(Fault::with(Errno::ACCESS, message));
     }

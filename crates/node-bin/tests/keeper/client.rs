@@ -1,6 +1,6 @@
 //! A runtime's end of keeper.sock, for tests: one request at a time, events kept.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,6 +9,7 @@ use std::path::Path;
 use dsec_proto::keeper::{Answer, Call, Ended, Message, Refusal, Request, VERSION};
 use dsec_session::plan::Plan;
 use rustix::event::{poll, PollFd, PollFlags};
+use rustix::fs::{fcntl_add_seals, memfd_create, MemfdFlags, SealFlags};
 use rustix::net::{
     connect, recvmsg, sendmsg, socket_with, AddressFamily, RecvAncillaryBuffer,
     RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -26,6 +27,8 @@ pub struct Client {
     pub socket: OwnedFd,
     next: u64,
     ended: VecDeque<(String, Ended)>,
+    /// Replies to requests whose turn has not come.
+    early: BTreeMap<u64, (Answered, Vec<OwnedFd>)>,
 }
 
 pub type Answered = Result<Answer, Refusal>;
@@ -49,6 +52,7 @@ impl Client {
             socket,
             next: 1,
             ended: VecDeque::new(),
+            early: BTreeMap::new(),
         }
     }
 
@@ -117,11 +121,12 @@ impl Client {
     /// The reply to a request, and its descriptors.
     pub fn reply(&mut self, wanted: u64) -> (Answered, Vec<OwnedFd>) {
         loop {
+            if let Some(reply) = self.early.remove(&wanted) {
+                return reply;
+            }
             match self.receive().expect("the keeper lives") {
-                (Message::Reply { id, result }, fds) => {
-                    assert_eq!(id, wanted);
-                    return (result, fds);
-                }
+                (Message::Reply { id, result }, fds) if id == wanted => return (result, fds),
+                (Message::Reply { id, result }, fds) => drop(self.early.insert(id, (result, fds))),
                 (Message::Ended { object_id, end }, _) => self.ended.push_back((object_id, end)),
             }
         }
@@ -148,6 +153,17 @@ impl Client {
         fds: &[OwnedFd],
         held: &[u16],
     ) -> Answered {
+        let id = self.ask_spawn_holding(object_id, plan, fds, held);
+        self.reply(id).0
+    }
+
+    fn ask_spawn_holding(
+        &mut self,
+        object_id: &str,
+        plan: Plan,
+        fds: &[OwnedFd],
+        held: &[u16],
+    ) -> u64 {
         let call = Call::Spawn {
             object_id: object_id.to_owned(),
             tag: b"tag".to_vec(),
@@ -156,12 +172,44 @@ impl Client {
             held: held.to_vec(),
         };
         let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        let id = self.ask(call, &borrowed);
-        self.reply(id).0
+        self.ask(call, &borrowed)
+    }
+
+    /// Ask for a spawn whose answer comes later.
+    pub fn ask_spawn(&mut self, object_id: &str, plan: Plan, fds: &[OwnedFd]) -> u64 {
+        self.ask_spawn_holding(object_id, plan, fds, &[])
     }
 
     pub fn spawn(&mut self, object_id: &str, plan: Plan, fds: &[OwnedFd]) -> Answered {
         self.spawn_holding(object_id, plan, fds, &[])
+    }
+
+    /// Spawn by a plan in a memfd, sealed or not.
+    pub fn spawn_from_memfd(
+        &mut self,
+        object_id: &str,
+        plan: &Plan,
+        fds: &[OwnedFd],
+        sealed: bool,
+    ) -> Answered {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memfd = memfd_create("plan", flags).expect("a memfd");
+        let bytes = rmp_serde::to_vec_named(plan).expect("encodes");
+        rustix::io::write(&memfd, &bytes).expect("written");
+        if sealed {
+            let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW;
+            fcntl_add_seals(&memfd, seals).expect("sealed");
+        }
+        let call = Call::Spawn {
+            object_id: object_id.to_owned(),
+            tag: vec![],
+            plan: None,
+            plan_fd: Some(u16::try_from(fds.len()).expect("few")),
+            held: vec![],
+        };
+        let borrowed: Vec<BorrowedFd<'_>> = fds.iter().chain([&memfd]).map(AsFd::as_fd).collect();
+        let id = self.ask(call, &borrowed);
+        self.reply(id).0
     }
 
     /// The end of an object, waited for.
@@ -172,7 +220,7 @@ impl Client {
             }
             match self.receive().expect("the keeper lives") {
                 (Message::Ended { object_id, end }, _) => self.ended.push_back((object_id, end)),
-                (Message::Reply { .. }, _) => panic!("a reply nobody asked for"),
+                (Message::Reply { id, result }, fds) => drop(self.early.insert(id, (result, fds))),
             }
         }
     }

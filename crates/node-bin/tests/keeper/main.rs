@@ -4,6 +4,10 @@ mod client;
 mod node;
 mod plans;
 
+mod files;
+mod holding;
 mod host;
 mod latency;
+mod replacing;
 mod sandbox;
+mod services;

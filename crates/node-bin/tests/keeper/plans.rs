@@ -34,6 +34,15 @@ pub fn pipe() -> (OwnedFd, OwnedFd) {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe")
 }
 
+/// A pipe whose writer waits: a step that writes to it goes no further until somebody reads or closes.
+pub fn full_pipe() -> (OwnedFd, OwnedFd) {
+    let (reader, writer) = pipe();
+    rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).expect("non-blocking");
+    while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, OFlags::empty()).expect("blocking");
+    (reader, writer)
+}
+
 /// Everything until the end of the pipe.
 pub fn read_all(pipe: OwnedFd) -> String {
     let bytes = read_bytes(pipe);
@@ -359,9 +368,4 @@ pub fn file_op(init: &str, op: FileOp, uid: u32) -> Plan {
 /// A copy of a descriptor, to be sent away.
 pub fn copy(fd: impl AsFd) -> OwnedFd {
     rustix::io::fcntl_dupfd_cloexec(fd, 3).expect("copied")
-}
-
-/// Open /dev/null of the host.
-pub fn null() -> OwnedFd {
-    rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).expect("opened")
 }
