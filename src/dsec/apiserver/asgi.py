@@ -21,6 +21,7 @@ __all__ = [
     "send_bytes",
     "send_error",
     "send_json",
+    "status_sent",
 ]
 
 Scope = MutableMapping[str, Any]
@@ -83,9 +84,14 @@ async def send_json(send: Send, value: Any, status: int = 200) -> None:
     await send_bytes(send, status, b"application/json", _encode(value))
 
 
-async def send_error(send: Send, error: DSecError, *, status: int | None = None) -> None:
+def status_sent(error: DSecError) -> int:
+    """The status of an error; 401 where it is the token itself that is not accepted."""
+    return 401 if error.phase == "token" else status_of(error)
+
+
+async def send_error(send: Send, error: DSecError) -> None:
     """An error in wire form, with Retry-After where the error says when."""
     extra: Headers = []
     if error.retry_after_s is not None:
         extra.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
-    await send_bytes(send, status or status_of(error), b"application/json", _encode(error_body(error)), extra)
+    await send_bytes(send, status_sent(error), b"application/json", _encode(error_body(error)), extra)

@@ -64,7 +64,7 @@ class Gate:
     async def _fail(self, error: DSecError, watched: _Watched) -> None:
         if watched.started:
             raise error
-        await send_error(watched, error, status=401 if error.phase == "token" else None)
+        await send_error(watched, error)
 
     def _authenticate(self, authorization: bytes | None) -> Grant:
         scheme, _, token = (authorization or b"").decode("latin-1").partition(" ")

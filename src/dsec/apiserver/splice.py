@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from dsec.api.http import error_body, status_of
+from dsec.api.http import error_body
+from dsec.apiserver.asgi import status_sent
 from dsec.apiserver.edge_link import EdgeLink
 from dsec.errors import DSecError, NodeError
 
@@ -172,7 +173,7 @@ class Splice(asyncio.Protocol):
         if self._transport is None or self._lost:
             return
         body = msgspec.json.encode(error_body(error))
-        head = f"HTTP/1.1 {status_of(error)} Refused\r\ncontent-type: application/json\r\n"
+        head = f"HTTP/1.1 {status_sent(error)} Refused\r\ncontent-type: application/json\r\n"
         head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self._transport.write(head.encode() + body)
         self._transport.close()

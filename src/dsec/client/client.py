@@ -9,7 +9,7 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, Unpack
+from typing import Any, Literal, NamedTuple, NoReturn, Self, Unpack
 from urllib.parse import quote
 
 import msgspec
@@ -28,8 +28,17 @@ __all__ = ["DSecClient"]
 
 _inherited: list[object] = []
 """Connections that a forked child has from its parent: kept untouched, for closing them would disturb it."""
+_closing: set[asyncio.Task[None]] = set()
 _restored: weakref.WeakValueDictionary[tuple[Any, ...], DSecClient] = weakref.WeakValueDictionary()
 _restoring = threading.Lock()
+
+
+class _Connected(NamedTuple):
+    """A loop's connections, what closes them with the loop, and what does when the client is held no more."""
+
+    link: Link
+    guard: AsyncGenerator[None]
+    unheld: weakref.finalize[..., DSecClient]
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -58,7 +67,7 @@ class DSecClient:
         self._max_creates = max_creates_in_flight
         self._found: Address | None = None
         self._pid = os.getpid()
-        self._links: dict[asyncio.AbstractEventLoop, tuple[Link, AsyncGenerator[None]]] = {}
+        self._links: dict[asyncio.AbstractEventLoop, _Connected] = {}
         self.images = Images(self)
         self.layers = Layers(self)
         self.tokens = Tokens(self)
@@ -84,7 +93,8 @@ class DSecClient:
         """Close this event loop's connections. Sandboxes and execs go on; a later call connects again."""
         found = self._links.pop(asyncio.get_running_loop(), None)
         if found is not None:
-            await found[1].aclose()
+            found.unheld.detach()
+            await found.guard.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -103,7 +113,7 @@ class DSecClient:
         loop = asyncio.get_running_loop()
         found = self._links.get(loop)
         if found is not None and self._pid == os.getpid():
-            return found[0]
+            return found.link
         return self._new_link(loop)
 
     def _new_link(self, loop: asyncio.AbstractEventLoop) -> Link:
@@ -111,10 +121,13 @@ class DSecClient:
             _inherited.append(self._links)
             self._links, self._pid = {}, os.getpid()
         for known in [known for known in self._links if known.is_closed()]:
-            del self._links[known]
+            self._links.pop(known).unheld.detach()
         self._found = find_address(self._url, self._token)
         link = Link(self._found, self._max_creates)
-        self._links[loop] = (link, _closed_with_loop(link))
+        guard = _closed_with_loop(link)
+        unheld = weakref.finalize(self, _close_later, self._pid, loop, guard)
+        unheld.atexit = False
+        self._links[loop] = _Connected(link, guard, unheld)
         return link
 
     # Sandboxes
@@ -244,6 +257,26 @@ def _closed_with_loop(link: Link) -> AsyncGenerator[None]:
     with suppress(StopIteration):
         generator.__anext__().send(None)
     return generator
+
+
+def _close_later(pid: int, loop: asyncio.AbstractEventLoop, guard: AsyncGenerator[None]) -> None:
+    """Close the connections of a client that nobody holds any more and that nobody closed."""
+    if pid != os.getpid():
+        _inherited.append(guard)
+        return
+    with suppress(RuntimeError):  # the loop was closed just now
+        loop.call_soon_threadsafe(_close_now, loop, guard)
+
+
+def _close_now(loop: asyncio.AbstractEventLoop, guard: AsyncGenerator[None]) -> None:
+    task = loop.create_task(_closed(guard))
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
+
+
+async def _closed(guard: AsyncGenerator[None]) -> None:
+    with suppress(RuntimeError):  # its loop ends at this moment and closes it
+        await guard.aclose()
 
 
 def _restore(url: str | None, max_creates: int) -> DSecClient:

@@ -121,7 +121,9 @@ class Creating:
             ) from None  # fmt: skip
 
     async def _withdraw(self, link: Link) -> None:
-        await link.ask_patiently("DELETE", f"/v1/creates/{quote(self.key, safe='')}", dict[str, Any], patience_s=_WITHDRAW_S)
+        await link.ask_patiently(
+            "DELETE", f"/v1/creates/{quote(self.key, safe='')}", dict[str, Any], patience_s=_WITHDRAW_S
+        )
 
 
 class Keeper:

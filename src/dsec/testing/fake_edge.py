@@ -7,6 +7,7 @@ fail, ``hold`` keeps them waiting, ``drop_sockets`` cuts the WebSockets.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,11 @@ class FakeEdge:
         self.frames_in = 0
         self.uploads: dict[str, bytes] = {}
         self.images: dict[str, types.ImageInfo] = {}
+        self.gone: list[str] = []
+        """Held requests whose client went away."""
+        self._someone_gone = asyncio.Event()
+        self.streams: list[OutStream] = []
+        self._started = asyncio.Event()
         self._killed_early: set[str] = set()
         self._failures: dict[str, list[DSecError]] = {}
         self._holds: dict[str, asyncio.Event] = {}
@@ -54,11 +60,11 @@ class FakeEdge:
     # For tests
 
     def fail_next(self, route: str, *errors: DSecError) -> None:
-        """The next requests whose ``METHOD path`` starts with ``route`` get these errors, one each."""
+        """The next requests whose ``METHOD path`` is ``route`` (or begins so, before a ``*``) get these errors."""
         self._failures.setdefault(route, []).extend(errors)
 
     def hold(self, route: str) -> None:
-        """Requests whose ``METHOD path`` starts with ``route`` wait until ``release``."""
+        """Requests whose ``METHOD path`` is ``route`` (or begins so, before a ``*``) wait until ``release``."""
         self._holds[route] = asyncio.Event()
         self._held[route] = asyncio.Event()
 
@@ -76,6 +82,12 @@ class FakeEdge:
             transport = socket._req.transport if socket._req is not None else None
             if transport is not None:
                 transport.abort()
+
+    async def until_started(self, argv: list[str]) -> None:
+        """Wait until a program with these words has begun."""
+        while self.exec_of(argv) is None:
+            self._started.clear()
+            await self._started.wait()
 
     def exec_of(self, argv: list[str]) -> FakeExec | None:
         """The latest exec of that program."""
@@ -127,16 +139,45 @@ class FakeEdge:
         label = f"{request.method} {request.path}"
         try:
             for route, errors in self._failures.items():
-                if label.startswith(route) and errors:
+                if _fits(route, label) and errors:
                     raise errors.pop(0)
             for route, event in list(self._holds.items()):
-                if label.startswith(route):
+                if _fits(route, label):
                     self._held[route].set()
-                    await event.wait()
+                    await self._released(request, label, event)
             answer: web.StreamResponse = await handler(request)
         except DSecError as error:
-            return _json(error_body(error), status_of(error))
+            failed = _json(error_body(error), status_of(error))
+            if error.retry_after_s is not None:
+                failed.headers["Retry-After"] = str(round(error.retry_after_s))
+            return failed
         return answer
+
+    async def _released(self, request: web.Request, label: str, event: asyncio.Event) -> None:
+        """Wait for the release; a client that goes meanwhile is noted, as a queue would."""
+        while not event.is_set():
+            if request.transport is None or request.transport.is_closing():
+                self.gone.append(label)
+                self._someone_gone.set()
+                raise NotFound("the client has gone")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await event.wait()
+
+    async def until_gone(self) -> None:
+        """Wait until a held request's client has gone."""
+        await self._someone_gone.wait()
+
+    async def until_quiet(self) -> int:
+        """Wait until no stream has sent for 0.2 s; returns the bytes of output sent so far.
+
+        That nothing more comes can only be seen by waiting for it.
+        """
+        before = -1
+        while before != (now := sum(stream.sent for stream in self.streams)) or not now:
+            before = now
+            await asyncio.sleep(0.2)
+        return now
 
     def _sandbox(self, request: web.Request) -> types.SandboxInfo:
         asked = request.match_info["id"]
@@ -353,6 +394,7 @@ class FakeEdge:
                 await socket.send_bytes(frames.error_frame(number, error.to_wire()))
                 return
             streams[number] = stream
+            self.streams.append(stream)
             task = asyncio.create_task(_quietly(stream))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -378,6 +420,7 @@ class FakeEdge:
             known.start()
             self.execs[identifier] = known
             self.starts.append(identifier)
+            self._started.set()
             if identifier in self._killed_early:
                 known.kill("cancelled")
         return known
@@ -388,6 +431,10 @@ async def _quietly(stream: OutStream) -> None:
         await stream.run()
     except ConnectionError:
         return
+
+
+def _fits(route: str, label: str) -> bool:
+    return label.startswith(route[:-1]) if route.endswith("*") else label == route
 
 
 def _limit(limit: types.Limit) -> float:

@@ -154,6 +154,7 @@ class OutStream:
         self._credit = {c: int(credit.get(c, self._at[c] + (1 << 20))) for c in (STDOUT, STDERR)}
         self._max = int(params.get("max_output_bytes") or 10 << 20)
         self._send = send
+        self.sent = 0
 
     def grant(self, channel: int, offset: int) -> None:
         """Credit from the client."""
@@ -195,6 +196,7 @@ class OutStream:
             start = self._at[channel]
             piece = bytes(self.exec.output[channel][start : min(end, start + CHUNK_BYTES)])
             self._at[channel] += len(piece)
+            self.sent += len(piece)
             await self._send(frames.data_frame(self._number, channel, start, piece))
 
     async def _collected(self, channel: int) -> None:

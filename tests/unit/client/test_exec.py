@@ -125,7 +125,7 @@ async def test_impossible_arguments_are_refused(client: DSecClient, fields: dict
 async def test_a_request_longer_than_a_frame_is_refused(client: DSecClient) -> None:
     """An argument list beyond one frame is the caller's error, and the connection goes on."""
     sandbox = await client.sandbox("image")
-    with pytest.raises(dsec.InvalidArgument, match="longer|more than"):
+    with pytest.raises(dsec.InvalidArgument, match="more than"):
         await sandbox.exec("echo", "x" * 300_000)
     assert (await sandbox.exec("true")).ok
 

@@ -13,11 +13,9 @@ from dsec.testing.fake_node import FakeNode
 pytestmark = pytest.mark.anyio
 
 
-async def _until_started(fake: FakeNode, argv: list[str], times: int = 1) -> None:
+async def _until_started(fake: FakeNode, argv: list[str]) -> None:
     """Wait until the fake edge has begun an exec."""
-    async with asyncio.timeout(10):
-        while len([known for known in fake.edge.execs.values() if known.argv == argv]) < times:
-            await asyncio.sleep(0.002)
+    await asyncio.to_thread(fake.do, fake.edge.until_started(argv))
 
 
 def _finish(fake: FakeNode, argv: list[str]) -> None:
@@ -65,7 +63,7 @@ async def test_an_exec_survives_a_restart_of_the_apiserver(fake: FakeNode, clien
 
 
 async def test_an_exec_that_never_arrived_is_started_under_its_key(fake: FakeNode, client: DSecClient) -> None:
-    """Where the node answers that it does not know the exec, it never began, and the same key starts it, once."""
+    """An exec that the node does not know never began: the same key starts it, once."""
     sandbox = await client.sandbox("image")
     await sandbox.exec("true")
     fake.edge.fail_next("WS exec", dsec.NodeError("the edge restarts", retry_after_s=0.01))
@@ -75,7 +73,7 @@ async def test_an_exec_that_never_arrived_is_started_under_its_key(fake: FakeNod
 
 
 async def test_an_unknown_outcome_is_never_a_result(fake: FakeNode, client: DSecClient) -> None:
-    """When the connection broke and the node has lost the sandbox, the exec's outcome is unknown and says which exec."""
+    """When the connection broke and the node lost the sandbox, the outcome is unknown and says of which exec."""
     sandbox = await client.sandbox("image")
     task = asyncio.create_task(sandbox.exec("hang"))
     await _until_started(fake, ["hang"])
@@ -89,7 +87,7 @@ async def test_an_unknown_outcome_is_never_a_result(fake: FakeNode, client: DSec
 
 
 async def test_a_stopped_sandbox_ends_its_execs_with_what_they_said(fake: FakeNode, client: DSecClient) -> None:
-    """An exec whose sandbox is stopped raises SandboxGone with the cause, the caller's fault, and the output so far."""
+    """An exec whose sandbox is stopped raises SandboxGone with the cause, the caller's fault, and the output."""
     sandbox = await client.sandbox("image")
     task = asyncio.create_task(sandbox.exec("gone", "so far"))
     await _until_started(fake, ["gone", "so far"])
@@ -127,13 +125,13 @@ async def test_a_second_cancellation_does_not_skip_the_kill(fake: FakeNode, clie
     sandbox = await client.sandbox("image")
     task = asyncio.create_task(sandbox.exec("hang"))
     await _until_started(fake, ["hang"])
-    fake.edge.hold("POST")
+    fake.edge.hold("POST*")
     task.cancel()
-    await asyncio.to_thread(fake.do, fake.edge.until_held("POST"))
+    await asyncio.to_thread(fake.do, fake.edge.until_held("POST*"))
     task.cancel()
     await asyncio.sleep(0)
     assert not task.done()
-    fake.do(_released(fake, "POST"))
+    fake.do(_released(fake, "POST*"))
     with pytest.raises(asyncio.CancelledError):
         await task
     known = fake.edge.exec_of(["hang"])
@@ -170,7 +168,7 @@ async def test_a_detached_exec_runs_on(fake: FakeNode, client: DSecClient) -> No
 
 
 async def test_a_node_that_is_down_is_a_node_error(client: DSecClient, fake: FakeNode) -> None:
-    """A refused connection becomes NodeError with a remedy, within the deadline and without a transport's exception."""
+    """A refused connection becomes NodeError with a remedy, within the deadline; no transport's exception."""
     gone = DSecClient("http://127.0.0.1:9", fake.token)
     for attempt in (gone.sandbox("image", deadline_s=0.3), gone.status(), gone.attach(_ANY).exec("true")):
         with pytest.raises(dsec.NodeError, match="dsec up") as raised:
