@@ -154,7 +154,7 @@ async def test_dead_keeper_is_repaired(own_node: RunningNode) -> None:
     async with own_node.client() as client:
         old = await client.sandbox("dsec/debian:12")
     own_node.kill("keeper")
-    report = await asyncio.to_thread(up, quick(own_node.paths))
+    report = await asyncio.to_thread(up, UpOptions(paths=own_node.paths))
     assert report.repaired is not None
     async with RunningNode(paths=own_node.paths, url=report.url, token=own_node.token).client() as client:
         assert (await client.attach(old.id).info()).state == "lost"

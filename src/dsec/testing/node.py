@@ -123,10 +123,10 @@ def private_node(shared_layers: Path | None, *, settings: str = "", **options: A
     root = Path(tempfile.mkdtemp(prefix="dsec-", dir="/tmp"))
     paths = NodePaths(f"t{secrets.token_hex(4)}", root)
     paths.settings.parent.mkdir(parents=True)
-    paths.settings.write_text(f"build_default_image = false\n{settings}")
-    given: dict[str, Any] = {"port": 0, "pool_mib": 2048, "shared_layers": str(shared_layers or "") or None}
+    shared = f"shared_layers = {str(shared_layers)!r}\n" if shared_layers else ""
+    paths.settings.write_text(f"build_default_image = false\npool_mib = 2048\nport = 0\n{shared}{settings}")
     try:
-        report = up(UpOptions(paths=paths, **(given | options)))
+        report = up(UpOptions(paths=paths, **options))
         yield RunningNode(paths=paths, url=report.url, token=paths.token.read_text().strip())
     except BaseException:
         _keep_logs(paths)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -76,10 +77,15 @@ def inspect(
             else:
                 print_table(
                     ("AT", "STATE", "CAUSE", "ACTOR", "DETAIL"),
-                    [(f"{one.at:.3f}", one.state, one.cause, one.actor, one.detail) for one in entries],
+                    [(_clock(one.at), one.state, one.cause, one.actor, one.detail) for one in entries],
                 )
 
     with_client(body)
+
+
+def _clock(at: float) -> str:
+    """A time of today's or another day's, local, to the millisecond."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def stats(
