@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from bench.scenarios import together
 from bench.targets import Target
 
 __all__ = ["idle_memory", "meminfo", "per_sandbox"]
@@ -76,7 +77,7 @@ async def idle_memory(target: Target[H], count: int) -> dict[str, object]:
             await target.true(handle)
 
     try:
-        await asyncio.gather(*(one() for _ in range(count)))
+        await together(*(one() for _ in range(count)))
         after = await _settled()
     finally:
         for handle in [*handles, *warm]:

@@ -103,8 +103,16 @@ async def _docker(stack: AsyncExitStack, docker: str) -> DockerApi | None:
 
 
 async def measure(target: Target[H], record: Record, plan: Plan) -> None:
-    """Run the plan's scenarios on one target; raises RuntimeError if sandboxes are left at the end."""
+    """Run the plan's scenarios on one target; raises RuntimeError if they left sandboxes, which are stopped then."""
+    try:
+        await _measure(target, record, plan)
+    finally:
+        left = await target.clean()
+    if left:
+        raise RuntimeError(f"{target.name}: {left} sandboxes of the benchmark were left")
 
+
+async def _measure(target: Target[H], record: Record, plan: Plan) -> None:
     def wants(name: str) -> bool:
         if name in plan.only:
             _say(f"{target.name}: {name}")
@@ -135,9 +143,6 @@ async def measure(target: Target[H], record: Record, plan: Plan) -> None:
         add("warm while creating", samples, creates_per_second=rate)
     if wants("memory"):
         add("idle memory", [], **await memory.idle_memory(target, plan.idle))
-    left = await target.left()
-    if left:
-        raise RuntimeError(f"{target.name}: {left} sandboxes of the benchmark are left")
 
 
 async def _bursts(target: Target[H], plan: Plan, add: Callable[..., None]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
-from typing import TypeVar
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
 
 from bench.targets import Target
 
@@ -16,11 +16,24 @@ __all__ = [
     "first_exec_serial",
     "staggered",
     "sustained",
+    "together",
     "warm_exec",
     "warm_exec_while_creating",
 ]
 
 H = TypeVar("H")
+T = TypeVar("T")
+_MOST_BEHIND = 50
+
+
+async def together(*work: Coroutine[Any, Any, T]) -> list[T]:
+    """Run all at once; when one fails the others are cancelled and waited for, and its error is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 async def _first_exec(target: Target[H]) -> tuple[float, H]:
@@ -52,16 +65,16 @@ async def first_exec_parallel(target: Target[H], count: int, parallel: int) -> l
             taken.append(seconds)
             await target.stop(handle)
 
-    await asyncio.gather(*(work() for _ in range(parallel)))
+    await together(*(work() for _ in range(parallel)))
     return taken
 
 
 async def burst(target: Target[H], count: int) -> tuple[float, list[float]]:
     """All at once: the time until the last has its result, and that of each."""
     started = time.perf_counter()
-    made = await asyncio.gather(*(_first_exec(target) for _ in range(count)))
+    made = await together(*(_first_exec(target) for _ in range(count)))
     wall = time.perf_counter() - started
-    await asyncio.gather(*(target.stop(handle) for _, handle in made))
+    await together(*(target.stop(handle) for _, handle in made))
     return wall, [seconds for seconds, _ in made]
 
 
@@ -72,8 +85,8 @@ async def staggered(target: Target[H], count: int, gap_s: float) -> list[float]:
         await asyncio.sleep(index * gap_s)
         return await _first_exec(target)
 
-    made = await asyncio.gather(*(one(index) for index in range(count)))
-    await asyncio.gather(*(target.stop(handle) for _, handle in made))
+    made = await together(*(one(index) for index in range(count)))
+    await together(*(target.stop(handle) for _, handle in made))
     return [seconds for seconds, _ in made]
 
 
@@ -89,7 +102,7 @@ async def sustained(target: Target[H], seconds: float, parallel: int) -> tuple[f
             await target.stop(handle)
             taken.append(time.perf_counter() - begun)
 
-    await asyncio.gather(*(work() for _ in range(parallel)))
+    await together(*(work() for _ in range(parallel)))
     return len(taken) / (time.perf_counter() - started), taken
 
 
@@ -119,7 +132,10 @@ async def warm_exec_while_creating(target: Target[H], count: int, a_second: floa
 
 @contextlib.asynccontextmanager
 async def _creating(target: Target[H], a_second: float) -> AsyncIterator[list[None]]:
-    """Creates begin at a fixed rate, whether or not those before are done; the list grows with each that is."""
+    """Creates begin at a fixed rate, whether or not those before are done; the list grows with each that is.
+
+    A platform that cannot keep up gets no more than ``_MOST_BEHIND`` at once: it is measured, not buried.
+    """
     made: list[None] = []
     running: set[asyncio.Task[None]] = set()
     halt = asyncio.Event()
@@ -132,7 +148,7 @@ async def _creating(target: Target[H], a_second: float) -> AsyncIterator[list[No
     async def pace() -> None:
         started, begun = time.perf_counter(), 0
         while not halt.is_set():
-            if (time.perf_counter() - started) * a_second >= begun:
+            if (time.perf_counter() - started) * a_second >= begun and len(running) < _MOST_BEHIND:
                 task = asyncio.get_running_loop().create_task(one())
                 running.add(task)
                 task.add_done_callback(running.discard)

@@ -30,8 +30,8 @@ class Target(Protocol, Generic[H]):
     async def stop(self, handle: H) -> None:
         """Stop and remove it, confirmed."""
 
-    async def left(self) -> int:
-        """How many sandboxes of the benchmark are still there."""
+    async def clean(self) -> int:
+        """Stop whatever the benchmark left; how many that were."""
 
 
 @dataclass
@@ -67,9 +67,10 @@ class DsecTarget:
         """As ``Target.stop``."""
         await handle.stop()
 
-    async def left(self) -> int:
-        """As ``Target.left``."""
-        return len([info async for info in self.client.find(labels={LABEL: "1"}, state="running")])
+    async def clean(self) -> int:
+        """As ``Target.clean``."""
+        report = await self.client.stop_all(labels={LABEL: "1"})
+        return len(report.stopped) + len(report.failed)
 
 
 @dataclass
@@ -99,6 +100,9 @@ class DockerTarget:
         """As ``Target.stop``."""
         await self.api.remove(handle)
 
-    async def left(self) -> int:
-        """As ``Target.left``."""
-        return len(await self.api.labelled(f"{LABEL}=1"))
+    async def clean(self) -> int:
+        """As ``Target.clean``."""
+        found = await self.api.labelled(f"{LABEL}=1")
+        for container in found:
+            await self.api.remove(container)
+        return len(found)

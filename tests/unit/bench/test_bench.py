@@ -45,9 +45,11 @@ class FakeTarget:
         self.live.remove(handle)
         await asyncio.sleep(0)
 
-    async def left(self) -> int:
-        """What lives."""
-        return len(self.live) + self.leaks
+    async def clean(self) -> int:
+        """What lived."""
+        found = len(self.live) + self.leaks
+        self.live.clear()
+        return found
 
 
 def record() -> Record:
@@ -100,6 +102,23 @@ def test_sandboxes_left_at_the_end_are_an_error() -> None:
     asyncio.run(measure(FakeTarget(), record(), plan))
     with pytest.raises(RuntimeError, match="1 sandboxes"):
         asyncio.run(measure(FakeTarget(leaks=True), record(), plan))
+
+
+def test_a_scenario_that_fails_leaves_nothing() -> None:
+    """When one create of a burst fails, those that were made are stopped all the same."""
+
+    @dataclass
+    class Failing(FakeTarget):
+        async def create(self) -> int:
+            handle = await super().create()
+            if handle == 10:
+                raise RuntimeError("no more")
+            return handle
+
+    target = Failing()
+    with pytest.raises(RuntimeError, match="no more"):
+        asyncio.run(measure(target, record(), Plan.quick(frozenset({"burst"}))))
+    assert target.live == set()
 
 
 def test_docker_never_gets_more_than_dsec() -> None:
