@@ -181,7 +181,10 @@ impl Running {
             held: Vec::new(),
         };
         let spawned = self.node.keeper.call(call, parcel.numbers()).await;
-        spawned.map(drop).map_err(|refusal| errors_of(&refusal))
+        spawned.map(drop).map_err(|refusal| match &refusal.failure {
+            Some(failure) if failure.step == "file" => file_error(failure.errno, who.path),
+            _ => errors_of(&refusal),
+        })
     }
 
     /// Sends what the child reads, within the credit. `None`: the client has left.

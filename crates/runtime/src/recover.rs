@@ -31,18 +31,16 @@ pub async fn recover(node: &Rc<Node>, objects: &[Object]) {
     }
     node.keeper.ack(orphans).await;
     sweep(node).await;
+    let interrupted: Vec<Rc<Sandbox>> =
+        node.sandboxes.borrow().values().filter(|sandbox| sandbox.gone().is_some()).cloned().collect();
     for object in objects {
         if let Some(end) = object.ended.clone() {
             crate::notices::ended(node, &object.object_id, end);
         }
     }
-    let sandboxes: Vec<Rc<Sandbox>> = node.sandboxes.borrow().values().cloned().collect();
-    for sandbox in sandboxes {
-        if sandbox.tag.borrow().cause.is_some() {
-            // The cause was written before anything was killed: that has to be gone through with.
-            sandbox.enter(Phase::Ending);
-            sandbox::end::end_again(node, &sandbox);
-        }
+    for sandbox in interrupted {
+        // The cause was written before anything was killed: that has to be gone through with.
+        sandbox::end::end_again(node, &sandbox).await;
     }
 }
 
@@ -69,7 +67,9 @@ fn take_up_sandbox(
     let number = |leaf: &Leaf| leaf.v2.file_name()?.to_str()?.strip_prefix('e')?.parse::<u16>().ok();
     let numbers: Vec<u16> = groups.leaves().iter().filter_map(number).collect();
     let next = numbers.iter().max().map_or(0, |last| last + 1);
-    let sandbox = Sandbox::new(tag, groups, Phase::Running, Vec::new(), next);
+    // A cause that was written down stays, whatever is found to have died of it.
+    let phase = if tag.cause.is_some() { Phase::Ending } else { Phase::Running };
+    let sandbox = Sandbox::new(tag, groups, phase, Vec::new(), next);
     let none = HashSet::new();
     let used = leaves.get(&sandbox.id).unwrap_or(&none);
     numbers.iter().filter(|index| !used.contains(index)).for_each(|index| sandbox.give_leaf(*index));

@@ -6,17 +6,23 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dsec_proto::error::{WireError, WireResult};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::config::{Config, RANGE};
 use crate::groups::{Layout, SlotGroups};
 use crate::kernel::namespaces::{self, Network};
-use crate::workers::{yield_to_others, Workers};
+use crate::workers::Workers;
 
 /// How many are kept ready: a burst of a hundred creates should not have to wait for one.
 const READY: usize = 128;
+
+/// While more than half of them are left, new ones wait until no create has come for so long: making one takes the locks
+/// that a create needs.
+const QUIET: Duration = Duration::from_millis(20);
 
 /// A slot that no sandbox has.
 pub struct Slot {
@@ -49,6 +55,7 @@ pub struct Slots {
     used: RefCell<HashSet<u32>>,
     wanted: Notify,
     closed: Cell<bool>,
+    taken_at: Cell<Instant>,
 }
 
 impl Slots {
@@ -57,10 +64,7 @@ impl Slots {
     /// # Errors
     /// When the thread that makes them cannot be started.
     pub fn new(config: &Config, layout: Layout, used: HashSet<u32>) -> io::Result<Rc<Self>> {
-        let workers = Workers::start("slots", 1, || {
-            yield_to_others();
-            Ok(())
-        })?;
+        let workers = Workers::start("slots", 1, || Ok(()))?;
         let free = (0..crate::config::MAX_SLOTS).filter(|index| !used.contains(index)).collect();
         let slots = Rc::new(Self {
             layout,
@@ -71,6 +75,7 @@ impl Slots {
             used: RefCell::new(used),
             wanted: Notify::new(),
             closed: Cell::new(false),
+            taken_at: Cell::new(Instant::now()),
         });
         tokio::task::spawn_local(Rc::clone(&slots).keep_ready());
         Ok(slots)
@@ -88,6 +93,11 @@ impl Slots {
         loop {
             if self.ready.borrow().len() >= self.target() {
                 self.wanted.notified().await;
+                continue;
+            }
+            let quiet_at = self.taken_at.get() + QUIET;
+            if self.ready.borrow().len() > self.target() / 2 && Instant::now() < quiet_at {
+                tokio::time::sleep_until(quiet_at).await;
                 continue;
             }
             match self.one().await {
@@ -126,6 +136,7 @@ impl Slots {
             None => self.one().await.map_err(|error| WireError::node("slot", error.to_string()))?,
         };
         self.used.borrow_mut().insert(slot.index);
+        self.taken_at.set(Instant::now());
         self.wanted.notify_one();
         Ok(slot)
     }

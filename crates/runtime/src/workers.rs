@@ -56,9 +56,3 @@ impl Workers {
         }
     }
 }
-
-/// Lets the calling thread give way to others.
-pub fn yield_to_others() {
-    // SAFETY: a thread may always lower its own priority; failure changes nothing.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, libc::syscall(libc::SYS_gettid) as libc::id_t, 10) };
-}

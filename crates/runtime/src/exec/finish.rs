@@ -13,8 +13,9 @@ use crate::sandbox;
 use crate::tag::exec_object;
 use crate::timers::Timer;
 
-/// Within so much of the limit the disk counts as full: the next block does not fit.
-const BLOCK: u64 = 4096;
+/// Within so much of its limit a disk counts as full. btrfs refuses a write when one more tree block (16 KiB) would not fit,
+/// and a new file or directory when its reservation of four to five would not: seen 16 KiB and 64 to 72 KiB below the limit.
+const BLOCK: u64 = 5 * 16_384;
 
 /// The keeper says that the leader has ended.
 pub fn ended(node: &Rc<Node>, exec: &Rc<Exec>, end: Ended) {
@@ -112,7 +113,7 @@ fn facts(node: &Node, exec: &Exec, end: &Ended) -> ExecEnd {
 fn quota_hits(node: &Node, exec: &Exec, refused_before: u64) -> Vec<String> {
     let sandbox = exec.sandbox.tag.borrow();
     let used = node.pool.used_by(sandbox.volume);
-    let full = used.is_some_and(|used| used + BLOCK > sandbox.disk_bytes);
+    let full = used.is_some_and(|used| used + BLOCK >= sandbox.disk_bytes);
     let refused = exec.sandbox.groups.pids_refused() > refused_before;
     let hits = [("disk", full), ("pids", refused)];
     hits.iter().filter(|(_, hit)| *hit).map(|(name, _)| (*name).to_owned()).collect()

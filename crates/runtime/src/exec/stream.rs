@@ -196,10 +196,17 @@ impl<'a> Reader<'a> {
     async fn send_some(&mut self, ends: [u64; 2]) -> WireResult<bool> {
         let mut sent = false;
         for (index, end) in ends.into_iter().enumerate() {
-            let end = end.min(self.until[index]);
-            if self.at[index] < end {
-                let next = self.send(index, self.at[index], end).await?;
-                sent |= next > self.at[index];
+            let at = self.at[index];
+            if at < end.min(self.until[index]) {
+                let next = match self.gap(index, at, end).await {
+                    Some(to) => {
+                        // Bytes that are not sent need no credit: it moves along.
+                        self.until[index] = self.until[index].saturating_add(to - at);
+                        to
+                    }
+                    None => self.send(index, at, end.min(self.until[index])).await?,
+                };
+                sent |= next > at;
                 self.at[index] = next;
                 let taken = &self.exec.streams[index].taken;
                 if next > taken.get() {
@@ -211,6 +218,16 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(sent)
+    }
+
+    /// Tells of a gap that is at `at`. Returns its end.
+    async fn gap(&self, index: usize, at: u64, end: u64) -> Option<u64> {
+        let channel = index as u8 + 1;
+        let to = self.exec.streams[index].log.gap(at).map(|to| to.min(end));
+        if let Some(to) = to {
+            self.out.item(&Gap { gap: channel, from: at, to }).await;
+        }
+        to
     }
 
     /// Sends one frame's worth from `at`, or tells of a gap. Returns where the next one begins.

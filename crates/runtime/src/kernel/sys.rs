@@ -52,8 +52,10 @@ pub fn boottime() -> u64 {
 /// Unix time in seconds of a moment of CLOCK_BOOTTIME.
 #[must_use]
 pub fn unix_time(boot_ns: u64) -> f64 {
-    let now = clock(libc::CLOCK_REALTIME) as f64;
-    (now - boottime() as f64 + boot_ns as f64) / 1e9
+    // Asked once, so that the same moment is always told as the same time.
+    static BOOTED: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    let booted = BOOTED.get_or_init(|| clock(libc::CLOCK_REALTIME).saturating_sub(boottime()));
+    (booted + boot_ns) as f64 / 1e9
 }
 
 /// A pipe, close-on-exec: read end and write end.

@@ -180,6 +180,15 @@ impl Log {
         self.broken.set(self.broken.get() + bytes);
     }
 
+    /// Where the gap at `offset` ends, if there is one.
+    #[must_use]
+    pub fn gap(&self, offset: u64) -> Option<u64> {
+        match plan::at(&self.pieces.borrow(), offset) {
+            At::Gap(to) => Some(to),
+            At::Bytes(_) | At::End => None,
+        }
+    }
+
     /// Up to `most` bytes from `offset`, not beyond `end`; or the end of the gap that is there; or nothing.
     ///
     /// # Errors

@@ -228,7 +228,9 @@ async fn undo(node: &Rc<Node>, sandbox: &Rc<Sandbox>) {
 /// Deletes the subvolume of a sandbox.
 pub async fn delete_volume(node: &Node, sandbox_id: &str) {
     let (pool, name) = (node.pool.clone(), sandbox_id.to_owned());
-    if let Err(error) = node.objects.run(move || pool.delete(&name)).await {
+    let deleted = node.objects.run(move || pool.delete(&name)).await;
+    // A former runtime may have come so far.
+    if let Err(error) = deleted.or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }) {
         tracing::error!(sandbox_id, "the subvolume could not be deleted: {error}");
     }
 }

@@ -64,8 +64,13 @@ pub fn end_with(node: &Rc<Node>, sandbox: &Rc<Sandbox>, cause: &str, grace: Dura
     tokio::task::spawn_local(async move { to_the_end(&node, &sandbox, grace).await });
 }
 
-/// Takes up the end of a sandbox where a former runtime was interrupted.
-pub fn end_again(node: &Rc<Node>, sandbox: &Rc<Sandbox>) {
+/// Takes up the end of a sandbox where a former runtime was interrupted. One that is empty already has ended when this
+/// returns.
+pub async fn end_again(node: &Rc<Node>, sandbox: &Rc<Sandbox>) {
+    sandbox.enter(Phase::Ending);
+    if sandbox.init_over.get().is_some() && sandbox.groups.is_empty() {
+        return to_the_end(node, sandbox, Duration::ZERO).await;
+    }
     let (node, sandbox) = (Rc::clone(node), Rc::clone(sandbox));
     tokio::task::spawn_local(async move { to_the_end(&node, &sandbox, Duration::ZERO).await });
 }
