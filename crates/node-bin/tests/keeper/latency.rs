@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::client::Client;
 use super::node::Node;
-use super::plans::{inside, root, sandbox};
+use super::plans::{inside, pipe, root, sandbox};
+use dsec_proto::keeper::Call;
+use std::os::fd::AsFd;
 
 const ROUNDS: usize = 200;
 
@@ -57,4 +59,37 @@ fn latency_of_spawns() {
     }
     show("exec until executed", execs);
     show("exec of true until ended", wholes);
+}
+
+/// The same exec while the keeper holds the descriptors of thousands of others.
+#[test]
+#[ignore = "a measurement, not a check"]
+fn latency_beside_many_descriptors() {
+    let node = Node::start();
+    let mut runtime = node.runtime();
+    let (plan, fds) = sandbox(root(|_| ()), vec![]);
+    runtime.spawn("init", plan, &fds).expect("spawned");
+    let (reader, _writer) = pipe();
+    for held in [0, 3_000, 6_000, 9_000, 12_000, 15_000] {
+        for number in (0..held).step_by(60) {
+            let call = Call::Put {
+                object_id: format!("p{number}"),
+                tag: vec![],
+                held: (0..60).collect(),
+            };
+            let id = runtime.ask(call, &[reader.as_fd(); 60]);
+            runtime.reply(id).0.expect("kept");
+        }
+        let mut wholes = Vec::new();
+        for _ in 0..ROUNDS {
+            let start = Instant::now();
+            runtime
+                .spawn("exec", inside("init", &["/bin/true"], &[], 1000), &[])
+                .expect("spawned");
+            runtime.ended("exec");
+            wholes.push(start.elapsed());
+            runtime.ack("exec").expect("acknowledged");
+        }
+        show(&format!("exec of true beside {held} descriptors"), wholes);
+    }
 }

@@ -5,6 +5,7 @@ mod node;
 mod plans;
 
 mod files;
+mod groups;
 mod holding;
 mod host;
 mod latency;
