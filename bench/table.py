@@ -15,10 +15,10 @@ __all__ = ["markdown", "ratio"]
 _TITLES = {
     "serial": "create → first exec, serial, p50 / p99",
     "parallel": "create → first exec, 16 at once, p50 / p99",
-    "burst": "burst of 100 creates + first exec, all done",
-    "computesdk sequential": "ComputeSDK protocol, 100 sequential, p50 / p99",
-    "computesdk staggered": "ComputeSDK protocol, 100 staggered by 200 ms, p50 / p99",
-    "computesdk concurrent": "ComputeSDK protocol, 100 at once, p50 / p99",
+    "burst": "burst: all created, first exec of each done",
+    "computesdk sequential": "ComputeSDK protocol, sequential, p50 / p99",
+    "computesdk staggered": "ComputeSDK protocol, staggered by 200 ms, p50 / p99",
+    "computesdk concurrent": "ComputeSDK protocol, all at once, p50 / p99",
     "sustained": "sustained create + exec + stop",
     "warm": "warm exec of `true`, p50 / p99",
     "warm while creating": "the same while 50 sandboxes/s are created",
@@ -64,7 +64,7 @@ def _cell(scenario: str, result: Mapping[str, Any]) -> str:
     if scenario == "sustained":
         return f"{result['per_second']:.0f}/s"
     if scenario == "burst":
-        return f"{_typical(scenario, result):.2f} s (median of {len(result['walls_s'])})"
+        return f"{_typical(scenario, result):.2f} s for {result['count']} (median of {len(result['walls_s'])})"
     p50, p99 = quantiles_ms(result["samples_s"])
     reached = f", at {result['creates_per_second']:.0f}/s" if "creates_per_second" in result else ""
     return f"{p50:.1f} / {p99:.1f} ms (n = {len(result['samples_s'])}{reached})"

@@ -177,5 +177,5 @@ def test_a_saved_record_gives_the_same_tables(tmp_path: Path) -> None:
         "| create → first exec, serial, p50 / p99 | 5.0 / 15.0 ms (n = 3) | 200.0 / 200.0 ms (n = 1) | 40.0× |"
         in text
     )
-    assert "| burst of 100 creates + first exec, all done | 0.35 s (median of 1) | – | – |" in text
+    assert "| burst: all created, first exec of each done | 0.35 s for 100 (median of 1) | – | – |" in text
     assert "| create | 4.00 | 4.00 |" in text
