@@ -111,7 +111,13 @@ fn execute(exec: &Exec, file: Option<&OwnedFd>, env: &[Vec<u8>]) -> Fault {
     let path = path_of(env);
     let mut missing = Fault::with(Errno::NOENT, "no program is named");
     for program in &exec.programs {
-        let attempt = |path: &CStr| sys::execute(None, path, &arrays.0, &arrays.1);
+        let attempt = |path: &CStr| {
+            let mut words = arrays.0.clone();
+            if exec.argv.first().is_some_and(|word| word.is_empty()) {
+                words[0] = path.as_ptr();
+            }
+            sys::execute(None, path, &words, &arrays.1)
+        };
         match try_program(program, path, &attempt) {
             Err(fault) if fault.errno == Errno::NOENT.raw_os_error() => missing = fault,
             Err(fault) => return fault,

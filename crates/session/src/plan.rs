@@ -213,7 +213,7 @@ pub struct Exec {
     pub programs: Vec<ByteBuf>,
     /// The program itself, instead of a path (init, services).
     pub file: Option<FdIndex>,
-    /// Arguments, argv[0] included.
+    /// Arguments, argv[0] included; an empty argv[0] stands for the path of the program that was found.
     pub argv: Vec<ByteBuf>,
     /// `KEY=value` each. HOME is added from `ResolveUser` when missing.
     pub env: Vec<ByteBuf>,

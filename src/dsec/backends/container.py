@@ -27,6 +27,19 @@ from dsec.errors import ProtocolError
 __all__ = ["ContainerBackend"]
 
 _VERSION = 1
+_NEEDED = frozenset(
+    {
+        "cgroups",
+        "id-mapped mounts",
+        "overlay on detached mounts",
+        "network namespaces",
+        "EROFS from files",
+        "btrfs simple quota",
+        "mkfs.btrfs",
+        "seccomp filter",
+    }
+)
+"""What the runtime probes and containers cannot do without until there are fallbacks."""
 _STOP_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 60.0
 
@@ -44,8 +57,8 @@ class ContainerBackend:
             raise ProtocolError(f"the runtime speaks version {hello.version}, the edge {_VERSION}")
         probed = await self._link.call("probe", {}, timeout_s=_PROBE_TIMEOUT_S)
         features = answer(probed.get("features", []), list[Feature])
-        missing = [each for each in features if each.required and not each.present]
-        refusal = "; ".join(f"{each.name} is missing: {each.detail or each.lost}" for each in missing)
+        missing = [each for each in features if each.name in _NEEDED and not each.present]
+        refusal = "; ".join(f"{each.name}: {each.detail} ({each.lost})" for each in missing)
         return Fingerprint(boot_id=hello.boot_id, features=features, refusal=refusal or None)
 
     async def start(self, spec: SandboxSpec, *, timeout_s: float) -> SandboxStarted:

@@ -172,7 +172,6 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
     lost: str = ""
     remedy: str = ""
-    required: bool = False
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from dsec.api.types import ExecInfo
 from dsec.backends.wire import ExecEnd, answer
 from dsec.edge.core import Core
 from dsec.edge.record import ExecRecord, SandboxRecord, exec_info
-from dsec.edge.specs import ExecRequest, canonical_exec, check_output_bytes, exec_spec, parse_exec, refused
+from dsec.edge.specs import canonical_exec, check_output_bytes, exec_spec, parse_exec, refused
 from dsec.errors import Conflict, InvalidArgument, NotFound, error_from_wire
 
 __all__ = ["AttachRequest", "Execs", "Opening"]
@@ -70,13 +70,12 @@ class Execs:
         record = self._core.running(record.id)
         spec = exec_spec(record, request, exec_id)
         if known is None:
-            self._begin(record, request, spec.argv, exec_id, body)
+            argv = spec.argv if request.shell is None else [b"sh", *spec.argv[1:]]
+            self._begin(record, argv, exec_id, body)
         params = msgspec.structs.asdict(spec) | {"mode": request.mode, "credit": request.credit}
         return Opening(method="exec.start", params=params, sandbox_id=record.id, exec_id=exec_id, began=known is None)
 
-    def _begin(
-        self, record: SandboxRecord, request: ExecRequest, argv: list[bytes], exec_id: str, body: bytes
-    ) -> None:
+    def _begin(self, record: SandboxRecord, argv: list[bytes], exec_id: str, body: bytes) -> None:
         self._core.counters["execs", "started"] += 1
         self._core.records.begin_exec(
             ExecRecord(

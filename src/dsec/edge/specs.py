@@ -30,6 +30,8 @@ __all__ = [
 MAX_OUTPUT_BYTES = 64 << 20
 _DEFAULT_OUTPUT_BYTES = 10 << 20
 _SHELLS = [b"/bin/bash", b"/bin/sh"]
+_AS_FOUND = b""
+"""As argv[0]: the path found. Bash called `sh` would behave as one, busybox called `bash` not at all."""
 _MAIN_KEY = "main process"
 """Has a space, so that it is no caller's key."""
 _MOST_ARGV_BYTES = 4 << 20
@@ -135,7 +137,7 @@ def exec_spec(record: SandboxRecord, request: ExecRequest, exec_id: str) -> Exec
     return ExecSpec(
         exec_id=exec_id,
         sandbox_id=record.id,
-        argv=request.argv or [b"sh", b"-lc" if request.login else b"-c", shell or b""],
+        argv=request.argv or [_AS_FOUND, b"-lc" if request.login else b"-c", shell or b""],
         programs=None if shell is None else _SHELLS,
         env=_env(env),
         cwd=(request.cwd or record.workdir).encode(errors="surrogateescape"),

@@ -55,7 +55,8 @@ class FakeExec:
         elif name == b"err":
             self._write(STDERR, b" ".join(words) + b"\n")
         elif name == b"bytes":
-            self._write(STDOUT, bytes(i % 251 for i in range(int(words[0]))))
+            whole, rest = divmod(int(words[0]), 251)
+            self._write(STDOUT, bytes(range(251)) * whole + bytes(range(rest)))
         elif name == b"env":
             self._write(STDOUT, b"\n".join(sorted(self.spec["env"])) + b"\n")
         elif name == b"pwd":

@@ -240,14 +240,15 @@ async def test_what_waits_and_what_is_unknown_is_unsupported(world: World) -> No
 async def test_a_missing_kernel_feature_refuses_creates(world: World) -> None:
     """The probe's reason is the answer."""
     world.runtime.features = [
-        {"name": "id-mapped overlay", "present": False, "detail": "Linux 5.10", "lost": "containers", "remedy": "",
-         "required": True},
-    ]  # fmt: skip
+        {"name": "id-mapped mounts", "present": False, "detail": "Linux 5.10", "lost": "sandboxes", "remedy": ""},
+        {"name": "pre-content events", "present": False, "detail": "", "lost": "", "remedy": ""},
+    ]
     async with world.edge() as (edge, api):
         await until(lambda: edge.core.refusal is not None)
         error = await failing(api.create())
         assert isinstance(error, Unsupported)
-        assert "id-mapped overlay" in error.message
+        assert "id-mapped mounts" in error.message
+        assert "pre-content" not in error.message
 
 
 async def test_a_node_that_goes_down_refuses_creates(world: World) -> None:

@@ -153,6 +153,10 @@ async def test_a_client_that_does_not_read_stops_the_copying(world: World) -> No
         made = await api.create()
         async with api.session.ws_connect("http://edge/v1/ws", headers={"dsec-principal": "alice"}) as ws:
             socket = Socket(ws)
+            assert ws._conn is not None
+            transport = ws._conn.transport
+            assert isinstance(transport, asyncio.Transport)
+            transport.pause_reading()
             await socket.open(
                 "exec", sandbox_id=made["id"], key="e", argv=[b"bytes", b"60000000"], mode="stream",
                 credit={1: 1 << 30, 2: 1 << 30},
@@ -161,6 +165,7 @@ async def test_a_client_that_does_not_read_stops_the_copying(world: World) -> No
             (relay,) = edge.relays
             await until(lambda: relay._paused)
             assert relay._queued < 4 << 20
+            transport.resume_reading()
             received = 0
             while (frame := await socket.frame())[1] != Kind.END:
                 received += len(frame[4]) if frame[1] == Kind.DATA else 0
