@@ -56,17 +56,27 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Connects and says hello.
+    /// Connects and says hello. The keeper may not have seen yet that a former runtime is gone.
     ///
     /// # Errors
-    /// When there is no keeper, or one of another version.
+    /// When there is no keeper, or one of another version, or another runtime stays connected.
     pub async fn connect(path: PathBuf) -> io::Result<(Rc<Self>, mpsc::UnboundedReceiver<Notice>)> {
-        let (notices, receiver) = mpsc::unbounded_channel();
-        let socket = RefCell::new(Rc::new(poll::watch(packet::dial(&path)?, BOTH)?));
-        let keeper = Rc::new(Self { path, socket, next: Cell::new(1), waiting: RefCell::default(), notices });
-        tokio::task::spawn_local(Rc::clone(&keeper).listen());
-        keeper.hello().await.map_err(|refusal| io::Error::other(refusal.message))?;
-        Ok((keeper, receiver))
+        let patience = Instant::now() + RECONNECT;
+        loop {
+            let (notices, receiver) = mpsc::unbounded_channel();
+            let socket = RefCell::new(Rc::new(poll::watch(packet::dial(&path)?, BOTH)?));
+            let (path, next) = (path.clone(), Cell::new(1));
+            let keeper = Rc::new(Self { path, socket, next, waiting: RefCell::default(), notices });
+            let listening = tokio::task::spawn_local(Rc::clone(&keeper).listen());
+            match keeper.hello().await {
+                Ok(()) => return Ok((keeper, receiver)),
+                Err(refusal) if refusal.code == "busy" && Instant::now() < patience => {
+                    listening.abort();
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                Err(refusal) => return Err(io::Error::other(refusal.message)),
+            }
+        }
     }
 
     async fn hello(&self) -> Result<(), Refusal> {
