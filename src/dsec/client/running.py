@@ -36,8 +36,6 @@ T = TypeVar("T")
 RECONNECT_S = 120.0
 """How long an exec goes on looking for a node that does not answer."""
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
-_TOLD_S = 10.0
-"""How long it goes on when the node does answer, that it cannot."""
 _CREDIT = {STDOUT: UNLIMITED, STDERR: UNLIMITED}
 _NO_CREDIT = {STDOUT: 0, STDERR: 0}
 
@@ -155,9 +153,8 @@ class Run:
             except Lost as error:
                 await patience.before_retry(self._named(error))
             except NodeError as error:
-                told = self._receiver is not None
                 self._receiver = None
-                await patience.before_retry(self._named(error), limit_s=_TOLD_S if told else None)
+                await patience.before_retry(self._named(error))
             except NotFound as error:
                 self._receiver = None
                 self._never_began(error)

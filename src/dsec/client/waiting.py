@@ -34,6 +34,12 @@ async def shielded(work: Coroutine[Any, Any, object], limit_s: float) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 
+_SILENT = ("connect", "stream", "edge", "runtime")
+"""Phases of errors that mean: somebody on the way does not answer, and may when it has restarted."""
+_TOLD_S = 5.0
+"""Any other NodeError is the node's own word that it cannot; a few more attempts are enough."""
+
+
 class Patience:
     """How long to go on asking a node that does not answer."""
 
@@ -47,15 +53,17 @@ class Patience:
         self._since = None
         self._attempts = 0
 
-    async def before_retry(self, error: DSecError, *, limit_s: float | None = None) -> None:
+    async def before_retry(self, error: DSecError) -> None:
         """Wait a while, or raise ``error`` when it has lasted too long (or can never get better)."""
         now = asyncio.get_running_loop().time()
         if self._since is None:
             self._since = now
         self._attempts += 1
-        limit = min(self._limit_s, limit_s or self._limit_s)
+        limit = self._limit_s
         if error.details.get("refused"):
             limit = min(limit, _REFUSED_S)
+        elif error.phase not in _SILENT:
+            limit = min(limit, _TOLD_S)
         wait = delay_before(self._attempts, error, self._since + limit - now)
         if wait is None or not (isinstance(error, NodeError) and error.retryable):
             raise error
