@@ -18,6 +18,7 @@ from dsec.api import ids
 from dsec.api.types import CreateRequest, SandboxState
 from dsec.edge import life
 from dsec.edge.admission import Ticket
+from dsec.edge.attempt import Attempt, Cancelled, full, key_conflict, too_late
 from dsec.edge.core import PROJECT, Core
 from dsec.edge.demands import Demand, check_create, demand_of
 from dsec.edge.ends import Ends
@@ -42,46 +43,10 @@ __all__ = ["Creates"]
 _log = structlog.get_logger("dsec.edge.creates")
 
 _LEAVE_QUEUE_S = 5.0
-_RETRY_AFTER_S = 1.0
 _QUICK_S = 0.05
 _ATTEMPT_S = 30.0
 _UNDO_AGAIN_S = 0.1
 _MIB = 1 << 20
-
-
-class _Cancelled(Conflict):
-    """The key was cancelled before or while its create ran."""
-
-
-class Attempt:
-    """One create under way, and who waits for it."""
-
-    def __init__(self, request: CreateRequest, principal: str, body: bytes, sandbox_id: str, deadline: float) -> None:
-        self.request = request
-        self.principal = principal
-        self.body = body
-        self.sandbox_id = sandbox_id
-        self.deadline = deadline
-        self.phase = "check"
-        self.waiters = 0
-        self.done: asyncio.Future[SandboxRecord | DSecError] = asyncio.get_running_loop().create_future()
-        self.task: asyncio.Task[None] | None = None
-        self.timeout: asyncio.Timeout | None = None
-        self.given_up: DSecError | None = None
-        """Set before the task is cancelled on purpose; a cancellation without it is the edge's own end."""
-
-    def extend(self, deadline: float) -> None:
-        """Somebody who joined waits longer."""
-        if deadline > self.deadline:
-            self.deadline = deadline
-            if self.timeout is not None and not self.timeout.expired():
-                self.timeout.reschedule(deadline)
-
-    def give_up(self, error: DSecError) -> None:
-        """End the attempt with this error."""
-        if self.given_up is None and self.task is not None and not self.done.done():
-            self.given_up = error
-            self.task.cancel()
 
 
 class Creates:
@@ -114,7 +79,7 @@ class Creates:
                 return known
             attempt = self._begin(request, principal, body, deadline)
         elif attempt.body != body:
-            raise _key_conflict(request.key)
+            raise key_conflict(request.key)
         attempt.extend(deadline)
         return await self._wait(attempt, deadline, until_disconnected)
 
@@ -123,9 +88,9 @@ class Creates:
         if known is None:
             return None
         if known.cancelled:
-            raise _Cancelled("the create with this key was cancelled")
+            raise Cancelled("the create with this key was cancelled")
         if known.body != body:
-            raise _key_conflict(key)
+            raise key_conflict(key)
         if known.error is not None:
             raise error_from_wire(known.error)
         record = self._core.live.get(known.sandbox_id or "") or self._core.records.sandbox(known.sandbox_id or "")
@@ -177,7 +142,7 @@ class Creates:
             return False
         if not gone.cancelled():
             return True
-        raise _too_late(attempt)
+        raise too_late(attempt)
 
     def _maybe_leave(self, attempt: Attempt) -> None:
         if attempt.waiters == 0 and attempt.phase in ("image", "admission") and not attempt.done.done():
@@ -195,7 +160,7 @@ class Creates:
         except DSecError as error:
             outcome = error
         except TimeoutError:
-            outcome = _too_late(attempt)
+            outcome = too_late(attempt)
         except asyncio.CancelledError:
             if attempt.given_up is None:
                 self._settle(attempt, NodeError("the edge restarts", retry_after_s=0.2))
@@ -268,7 +233,7 @@ class Creates:
         admission = self._core.admission
         ticket = Ticket(attempt.sandbox_id, f"{PROJECT}/{attempt.principal}", demand.need)
         if attempt.request.on_full == "raise" and (len(admission) or demand.need.beyond(admission.room)):
-            raise _full(admission.lacking(demand.need), len(admission))
+            raise full(admission.lacking(demand.need), len(admission))
         await self._core.admitted(ticket)
 
     def _record(self, attempt: Attempt, demand: Demand, environment: Environment) -> SandboxRecord:
@@ -338,7 +303,7 @@ class Creates:
             core.release(attempt.sandbox_id)
             if attempt.request.name is not None and core.names.get(attempt.request.name) == attempt.sandbox_id:
                 del core.names[attempt.request.name]
-        if not error.retryable and not isinstance(error, DeadlineExceeded | _Cancelled):
+        if not error.retryable and not isinstance(error, DeadlineExceeded | Cancelled):
             core.records.refuse_create(PROJECT, attempt.request.key, attempt.body, error.to_wire(), core.clock())
         return error
 
@@ -375,7 +340,7 @@ class Creates:
         known = core.records.create(PROJECT, key)
         core.records.cancel_create(PROJECT, key, core.clock())
         if attempt is not None:
-            attempt.give_up(_Cancelled("the create with this key was cancelled"))
+            attempt.give_up(Cancelled("the create with this key was cancelled"))
             await asyncio.wait({attempt.done})
             known = core.records.create(PROJECT, key)
         record = core.live.get((known.sandbox_id if known is not None else None) or "")
@@ -394,27 +359,4 @@ def _main_record(record: SandboxRecord, body: bytes) -> ExecRecord | None:
         argv=[each.encode(errors="surrogateescape") for each in record.command],
         started_at=record.story[0].at,
         is_main=True,
-    )
-
-
-def _key_conflict(key: str) -> Conflict:
-    return Conflict(f"the key {key!r} was used for another create", remedy="Use a new key for a new request")
-
-
-def _full(field: str, waiting: int) -> CapacityError:
-    return CapacityError(
-        f"the node is full ({field}); {waiting} creates wait",
-        phase="admission",
-        retry_after_s=_RETRY_AFTER_S,
-        remedy="Wait (on_full='wait'), stop sandboxes, or ask for a smaller request",
-        position=waiting,
-        field=field,
-    )
-
-
-def _too_late(attempt: Attempt) -> DSecError:
-    if attempt.phase == "admission":
-        return CapacityError("the node was full until the deadline", phase="admission", retry_after_s=_RETRY_AFTER_S)
-    return DeadlineExceeded(
-        f"the deadline of {attempt.request.deadline_s:g} s passed in phase {attempt.phase}", phase=attempt.phase
     )
