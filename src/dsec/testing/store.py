@@ -25,7 +25,7 @@ _FORMAT_FILES = ("build.py", "erofs.py", "store.py", "tar.py", "unpack.py")
 
 
 def ensure_store(directory: Path) -> Path:
-    """The directory, holding ``layers/`` and ``catalogue.db``; takes about a minute the first time, and needs root."""
+    """The directory, holding ``layers/`` and ``catalogue.db``; takes a minute the first time, and needs root."""
     directory.mkdir(parents=True, exist_ok=True)
     stamp, wanted = directory / "built", _version()
     with (directory / "lock").open("a") as lock:
