@@ -131,7 +131,7 @@ class Edge:
         core.records.begin_boot(core.boot_id)
         for record in core.records.live():
             core.add(record)
-        core.past.extend(core.records.ended())
+        core.past.extend(core.records.not_catalogued())
 
     def _lose_earlier_boot(self) -> None:
         core = self.core
@@ -139,7 +139,7 @@ class Edge:
         for record in lost:
             end = SandboxEnd(sandbox_id=record.id, cause="reboot", ended_at=core.clock())
             record.ended(end, actor="edge", detail="the machine was booted again")
-        core.catalogue.add([*lost, *core.records.ended()])
+        core.catalogue.add([*lost, *core.records.not_catalogued()])
 
     async def _on_up(self) -> None:
         """The link is (again) there: listen, then compare, then record what happened unheard."""

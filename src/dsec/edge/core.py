@@ -51,6 +51,8 @@ class Core:
         self.clock = clock
         self.machine = machine
         self.boot_id = config.boot_id
+        self.draining = config.paths.draining
+        """Exists while ``dsec down`` admits no more creates."""
         self.records = Records(config.paths.node_db)
         self.catalogue = Catalogue(config.paths.catalogue_db)
         self.stats = NodeStats()

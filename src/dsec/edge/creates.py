@@ -205,7 +205,7 @@ class Creates:
         core = self._core
         if core.refusal is not None:
             raise Unsupported(f"this node cannot run containers: {core.refusal}", remedy="`dsec doctor` says more")
-        if core.config.paths.draining.exists():
+        if core.draining.exists():
             raise CapacityError("the node is being taken down", phase="admission", retry_after_s=5.0)
         field = core.admission.impossible(demand.need)
         if field is not None:

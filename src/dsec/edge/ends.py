@@ -94,6 +94,7 @@ class Ends:
         except BaseException:
             self._core.past = past + self._core.past
             raise
+        self._core.records.note_catalogued(each.id for each in past)
 
     # What happened by itself
 

@@ -21,10 +21,12 @@ __all__ = ["CreateRecord", "Records"]
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS boot (id TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS sandboxes (
-    id TEXT PRIMARY KEY, project TEXT NOT NULL, name TEXT, live INTEGER NOT NULL, ended_at REAL, doc BLOB NOT NULL
+    id TEXT PRIMARY KEY, project TEXT NOT NULL, name TEXT, live INTEGER NOT NULL, ended_at REAL, doc BLOB NOT NULL,
+    catalogued INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS sandboxes_live ON sandboxes (live) WHERE live;
 CREATE INDEX IF NOT EXISTS sandboxes_ended ON sandboxes (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS sandboxes_new ON sandboxes (id) WHERE NOT live AND NOT catalogued;
 CREATE INDEX IF NOT EXISTS sandboxes_name ON sandboxes (project, name) WHERE name IS NOT NULL;
 CREATE TABLE IF NOT EXISTS creates (
     project TEXT NOT NULL, key TEXT NOT NULL, body BLOB, sandbox_id TEXT, error BLOB, cancelled INTEGER NOT NULL,
@@ -87,7 +89,7 @@ class Records:
     def save(self, record: SandboxRecord) -> None:
         """Commit a sandbox's record as it is now."""
         self._db.execute(
-            "INSERT OR REPLACE INTO sandboxes VALUES (?,?,?,?,?,?)",
+            "INSERT OR REPLACE INTO sandboxes VALUES (?,?,?,?,?,?,0)",
             (record.id, record.project, record.name, record.is_live, record.ended_at, _pack(record)),
         )
 
@@ -112,6 +114,17 @@ class Records:
         """All tombstones, the latest first."""
         rows = self._db.execute("SELECT doc FROM sandboxes WHERE ended_at IS NOT NULL ORDER BY ended_at DESC")
         return (_record(row[0]) for row in rows)
+
+    def not_catalogued(self) -> list[SandboxRecord]:
+        """Tombstones that are not known to be in the catalogue."""
+        rows = self._db.execute("SELECT doc FROM sandboxes WHERE NOT live AND NOT catalogued")
+        return [_record(row[0]) for row in rows]
+
+    def note_catalogued(self, sandbox_ids: Iterable[str]) -> None:
+        """These are in the catalogue."""
+        self._db.execute("BEGIN")
+        self._db.executemany("UPDATE sandboxes SET catalogued = 1 WHERE id = ?", [(each,) for each in sandbox_ids])
+        self._db.execute("COMMIT")
 
     def ended_before(self, at: float, limit: int) -> list[str]:
         """IDs of tombstones older than a time."""

@@ -91,6 +91,19 @@ async def test_deleting(world: World) -> None:
         assert isinstance(await failing(api.create(key="k")), NotFound)
 
 
+async def test_a_crash_right_after_a_stop_loses_no_history(world: World) -> None:
+    """What was not yet brought into the catalogue is brought there by the next edge, and only that."""
+    async with world.edge() as (_, api):
+        made = await api.create(labels={"run": "1"})
+        await api.call("POST", f"/v1/sandboxes/{made['id']}/stop", {})
+    async with world.edge() as (edge, _):
+        await edge.ends.flush_past()
+        past = edge.core.catalogue.find(made["id"])
+        assert past is not None
+        assert (past.cause, past.labels) == ("stopped", {"run": "1"})
+        assert edge.core.records.not_catalogued() == []
+
+
 async def test_tombstones_go_after_their_time(world: World) -> None:
     """Old ones are reaped with their output and create keys, young and live ones stay."""
     async with world.edge() as (edge, api):
