@@ -69,9 +69,12 @@ impl WireError {
     /// `sandbox_gone` with its cause, whose fault follows from the cause.
     #[must_use]
     pub fn gone(sandbox_id: &str, cause: &str) -> Self {
-        let mut error = Self::new("sandbox_gone", format!("sandbox {sandbox_id} has ended: {cause}"))
-            .about(sandbox_id)
-            .with("cause", cause);
+        let mut error = Self::new(
+            "sandbox_gone",
+            format!("sandbox {sandbox_id} has ended: {cause}"),
+        )
+        .about(sandbox_id)
+        .with("cause", cause);
         error.fault = match cause {
             "stopped" | "idle" | "lifetime" | "lease" => "caller",
             "main-exited" | "init-died" => "sandbox",
@@ -112,9 +115,15 @@ impl WireError {
 
 fn fault_of(code: &str) -> &'static str {
     match code {
-        "invalid_argument" | "not_found" | "conflict" | "denied" | "unsupported" | "quota_exceeded" => "caller",
-        "executable_not_found" | "not_executable" | "file_error" | "file_missing" | "file_is_directory"
-        | "file_not_directory" | "file_denied" => "command",
+        "invalid_argument" | "not_found" | "conflict" | "denied" | "unsupported"
+        | "quota_exceeded" => "caller",
+        "executable_not_found"
+        | "not_executable"
+        | "file_error"
+        | "file_missing"
+        | "file_is_directory"
+        | "file_not_directory"
+        | "file_denied" => "command",
         "capacity" | "node_error" | "outcome_unknown" | "sandbox_gone" => "node",
         _ => "platform",
     }

@@ -66,16 +66,23 @@ pub fn decode(frame: &[u8]) -> Result<(u32, Incoming<'_>), WireError> {
     let kind: u8 = decode::read_int(&mut rest).map_err(|_| malformed("kind"))?;
     let incoming = match (kind, length) {
         (OPEN, 4) => {
-            let (method, params) = decode::read_str_from_slice(rest).map_err(|_| malformed("method"))?;
+            let (method, params) =
+                decode::read_str_from_slice(rest).map_err(|_| malformed("method"))?;
             rest = &[];
             Incoming::Open { method, params }
         }
         (DATA, 5) => {
             let (channel, offset) = channel_and_offset(&mut rest)?;
             let count = decode::read_bin_len(&mut rest).map_err(|_| malformed("bytes"))? as usize;
-            let bytes = rest.get(..count).ok_or_else(|| malformed("bytes cut short"))?;
+            let bytes = rest
+                .get(..count)
+                .ok_or_else(|| malformed("bytes cut short"))?;
             rest = &rest[count..];
-            Incoming::Data { channel, offset, bytes }
+            Incoming::Data {
+                channel,
+                offset,
+                bytes,
+            }
         }
         (UNTIL, 4) => {
             let (channel, offset) = channel_and_offset(&mut rest)?;
@@ -105,7 +112,10 @@ pub fn params<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
     let mut reader = rmp_serde::Deserializer::from_read_ref(bytes);
     T::deserialize(&mut reader).map_err(|error| {
         let text = error.to_string();
-        match text.strip_prefix("unknown field ").or_else(|| text.strip_prefix("unknown variant ")) {
+        match text
+            .strip_prefix("unknown field ")
+            .or_else(|| text.strip_prefix("unknown variant "))
+        {
             Some(field) => WireError::new("unsupported", format!("unknown field {field}")),
             None => WireError::invalid(format!("the request does not fit its method: {text}")),
         }
@@ -133,7 +143,10 @@ fn with_object<T: Serialize>(stream: u32, kind: u8, object: &T) -> Vec<u8> {
     let mut out = header(3, stream, kind, 256);
     let mut writer = rmp_serde::Serializer::new(&mut out).with_struct_map();
     if let Err(error) = object.serialize(&mut writer) {
-        let told = WireError::new("platform_error", format!("an answer could not be written: {error}"));
+        let told = WireError::new(
+            "platform_error",
+            format!("an answer could not be written: {error}"),
+        );
         return self::error(stream, &told);
     }
     sealed(out)

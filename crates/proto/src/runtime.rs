@@ -1,7 +1,7 @@
 //! `runtime.sock`: parameters and results of its methods.
 //!
-//! Requests refuse unknown fields. Fields that may be `nil` still have to be there, so that a request is
-//! complete in itself; only the flow-control fields have defaults.
+//! Requests refuse unknown fields. A field that may be `nil` may be left out; the flow-control fields have
+//! defaults.
 
 use std::collections::BTreeMap;
 

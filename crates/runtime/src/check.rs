@@ -19,13 +19,19 @@ fn all(text: &str, allowed: impl Fn(u8) -> bool) -> bool {
 }
 
 fn is_base32(text: &str) -> bool {
-    text.len() == 26 && all(text, |byte| byte.is_ascii_lowercase() || (b'2'..=b'7').contains(&byte))
+    text.len() == 26
+        && all(text, |byte| {
+            byte.is_ascii_lowercase() || (b'2'..=b'7').contains(&byte)
+        })
 }
 
 /// `[a-z0-9]{1,12}`.
 #[must_use]
 pub fn is_node_name(text: &str) -> bool {
-    (1..=12).contains(&text.len()) && all(text, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    (1..=12).contains(&text.len())
+        && all(text, |byte| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit()
+        })
 }
 
 /// `sb-<node>-<26 base32>`.
@@ -33,10 +39,15 @@ pub fn is_node_name(text: &str) -> bool {
 /// # Errors
 /// `invalid_argument`.
 pub fn sandbox_id(text: &str) -> WireResult<()> {
-    let parts = text.strip_prefix("sb-").and_then(|rest| rest.split_once('-'));
+    let parts = text
+        .strip_prefix("sb-")
+        .and_then(|rest| rest.split_once('-'));
     match parts {
         Some((node, unique)) if is_node_name(node) && is_base32(unique) => Ok(()),
-        _ => Err(WireError::invalid(format!("not a sandbox ID: {}", shown(text)))),
+        _ => Err(WireError::invalid(format!(
+            "not a sandbox ID: {}",
+            shown(text)
+        ))),
     }
 }
 
@@ -48,7 +59,10 @@ pub fn exec_id(text: &str) -> WireResult<()> {
     if is_base32(text) {
         Ok(())
     } else {
-        Err(WireError::invalid(format!("not an exec ID: {}", shown(text))))
+        Err(WireError::invalid(format!(
+            "not an exec ID: {}",
+            shown(text)
+        )))
     }
 }
 
@@ -60,7 +74,10 @@ pub fn digest(text: &str) -> WireResult<()> {
     if text.len() == 64 && all(text, |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
         Ok(())
     } else {
-        Err(WireError::invalid(format!("not a layer digest: {}", shown(text))))
+        Err(WireError::invalid(format!(
+            "not a layer digest: {}",
+            shown(text)
+        )))
     }
 }
 
@@ -73,7 +90,10 @@ pub fn tool_id(text: &str) -> WireResult<()> {
     if (1..=128).contains(&text.len()) && all(text, plain) {
         Ok(())
     } else {
-        Err(WireError::invalid(format!("not a tool ID: {}", shown(text))))
+        Err(WireError::invalid(format!(
+            "not a tool ID: {}",
+            shown(text)
+        )))
     }
 }
 
@@ -85,7 +105,10 @@ fn within(name: &str, value: u64, least: u64, most: u64) -> WireResult<()> {
     if (least..=most).contains(&value) {
         Ok(())
     } else {
-        Err(WireError::invalid(format!("{name} must be {least} to {most}, not {value}")).with("field", name))
+        Err(
+            WireError::invalid(format!("{name} must be {least} to {most}, not {value}"))
+                .with("field", name),
+        )
     }
 }
 
@@ -94,7 +117,10 @@ fn host_name(text: &str) -> WireResult<()> {
     if (1..=63).contains(&text.len()) && all(text, plain) && !text.starts_with(['-', '.']) {
         Ok(())
     } else {
-        Err(WireError::invalid(format!("not a host name: {}", shown(text))).with("field", "hostname"))
+        Err(
+            WireError::invalid(format!("not a host name: {}", shown(text)))
+                .with("field", "hostname"),
+        )
     }
 }
 
@@ -106,7 +132,10 @@ fn profile(text: &str) -> WireResult<()> {
     if matches!(text, "default" | "strict") {
         Ok(())
     } else {
-        Err(WireError::new("unsupported", format!("unknown profile {}", shown(text))))
+        Err(WireError::new(
+            "unsupported",
+            format!("unknown profile {}", shown(text)),
+        ))
     }
 }
 
@@ -117,7 +146,10 @@ fn profile(text: &str) -> WireResult<()> {
 pub fn sandbox(spec: &SandboxSpec, node: &str) -> WireResult<()> {
     sandbox_id(&spec.sandbox_id)?;
     if spec.sandbox_id.split('-').nth(1) != Some(node) {
-        return Err(WireError::invalid(format!("{} belongs to another node", spec.sandbox_id)));
+        return Err(WireError::invalid(format!(
+            "{} belongs to another node",
+            spec.sandbox_id
+        )));
     }
     within("layers", spec.layers.len() as u64, 1, MAX_LAYERS as u64)?;
     spec.layers.iter().try_for_each(|text| digest(text))?;
@@ -130,12 +162,17 @@ pub fn sandbox(spec: &SandboxSpec, node: &str) -> WireResult<()> {
     within("lifetime_ms", spec.lifetime_ms, 1, MAX_MS)?;
     host_name(&spec.hostname)?;
     profile(&spec.profile)?;
-    let Some(main) = &spec.main else { return Ok(()) };
+    let Some(main) = &spec.main else {
+        return Ok(());
+    };
     exec(main)?;
     if main.sandbox_id == spec.sandbox_id && main.is_main {
         Ok(())
     } else {
-        Err(WireError::invalid("main must name its own sandbox and have is_main").with("field", "main"))
+        Err(
+            WireError::invalid("main must name its own sandbox and have is_main")
+                .with("field", "main"),
+        )
     }
 }
 
@@ -152,13 +189,25 @@ pub fn exec(spec: &ExecSpec) -> WireResult<()> {
     }
     let parts = || spec.argv.iter().chain(programs).chain(&spec.env);
     if parts().any(|part| part.contains(&0)) {
-        return Err(WireError::invalid("arguments and environment cannot hold NUL bytes").with("field", "argv"));
+        return Err(
+            WireError::invalid("arguments and environment cannot hold NUL bytes")
+                .with("field", "argv"),
+        );
     }
     if parts().map(|part| part.len() + 1).sum::<usize>() > MAX_ARGUMENTS {
-        return Err(WireError::invalid("arguments and environment are longer than 4 MiB").with("field", "argv"));
+        return Err(
+            WireError::invalid("arguments and environment are longer than 4 MiB")
+                .with("field", "argv"),
+        );
     }
-    if spec.env.iter().any(|pair| !pair.contains(&b'=') || pair.starts_with(b"=")) {
-        return Err(WireError::invalid("environment entries must be KEY=value").with("field", "env"));
+    if spec
+        .env
+        .iter()
+        .any(|pair| !pair.contains(&b'=') || pair.starts_with(b"="))
+    {
+        return Err(
+            WireError::invalid("environment entries must be KEY=value").with("field", "env")
+        );
     }
     if let Some(cwd) = &spec.cwd {
         path("cwd", cwd, true)?;
@@ -174,7 +223,11 @@ pub fn exec(spec: &ExecSpec) -> WireResult<()> {
 /// # Errors
 /// `invalid_argument`.
 pub fn path(name: &str, bytes: &[u8], absolute: bool) -> WireResult<()> {
-    if bytes.is_empty() || bytes.contains(&0) || bytes.len() >= 4096 || (absolute && bytes[0] != b'/') {
+    if bytes.is_empty()
+        || bytes.contains(&0)
+        || bytes.len() >= 4096
+        || (absolute && bytes[0] != b'/')
+    {
         return Err(WireError::invalid(format!("{name} is not a usable path")).with("field", name));
     }
     Ok(())
@@ -198,12 +251,24 @@ pub fn user(text: &str) -> WireResult<()> {
 /// The user and group when no look-up in the sandbox is needed: root, and pairs of numbers.
 #[must_use]
 pub fn known_user(text: &str) -> Option<(u32, u32)> {
-    let number = |part: &str| part.parse::<u32>().ok().filter(|id| *id < crate::config::RANGE);
+    let number = |part: &str| {
+        part.parse::<u32>()
+            .ok()
+            .filter(|id| *id < crate::config::RANGE)
+    };
     match text.split_once(':') {
         None => matches!(text, "" | "0" | "root").then_some((0, 0)),
         Some((user, group)) => {
-            let user = if user == "root" { Some(0) } else { number(user) };
-            let group = if group == "root" { Some(0) } else { number(group) };
+            let user = if user == "root" {
+                Some(0)
+            } else {
+                number(user)
+            };
+            let group = if group == "root" {
+                Some(0)
+            } else {
+                number(group)
+            };
             Some((user?, group?))
         }
     }

@@ -58,7 +58,11 @@ impl Config {
             return Err(format!("max_sandboxes: must be 1 to {MAX_SLOTS}"));
         }
         let parts: Vec<&str> = self.cgroup_root.split('/').collect();
-        if parts.len() < 2 || parts.iter().any(|part| part.is_empty() || part.starts_with('.')) {
+        if parts.len() < 2
+            || parts
+                .iter()
+                .any(|part| part.is_empty() || part.starts_with('.'))
+        {
             return Err("cgroup_root: must be two or more plain names".into());
         }
         if self.id_block < RANGE || self.id_block.checked_add(MAX_SLOTS * (RANGE - 1)).is_none() {

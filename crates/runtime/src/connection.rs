@@ -64,12 +64,18 @@ impl Out {
 
     /// Bytes, at most `MAX_DATA`.
     pub async fn data(&self, channel: u8, offset: u64, bytes: &[u8]) {
-        let _ = self.frames.send(frame::data(self.stream, channel, offset, bytes)).await;
+        let _ = self
+            .frames
+            .send(frame::data(self.stream, channel, offset, bytes))
+            .await;
     }
 
     /// Credit.
     pub async fn until(&self, channel: u8, offset: u64) {
-        let _ = self.frames.send(frame::until(self.stream, channel, offset)).await;
+        let _ = self
+            .frames
+            .send(frame::until(self.stream, channel, offset))
+            .await;
     }
 
     /// The last word.
@@ -108,34 +114,62 @@ async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Vec<u8>>) {
     }
 }
 
-async fn read(node: &Rc<Node>, reader: OwnedReadHalf, frames: mpsc::Sender<Vec<u8>>) -> io::Result<()> {
+async fn read(
+    node: &Rc<Node>,
+    reader: OwnedReadHalf,
+    frames: mpsc::Sender<Vec<u8>>,
+) -> io::Result<()> {
     let mut reader = BufReader::with_capacity(64 << 10, reader);
     let mut streams: HashMap<u32, mpsc::UnboundedSender<Input>> = HashMap::new();
     let mut bytes = Vec::new();
     loop {
         let length = reader.read_u32().await? as usize;
         if length > MAX_FRAME {
-            return Err(io::Error::other(format!("a frame of {length} bytes is too long")));
+            return Err(io::Error::other(format!(
+                "a frame of {length} bytes is too long"
+            )));
         }
         bytes.resize(length, 0);
         reader.read_exact(&mut bytes).await?;
-        let (stream, incoming) = frame::decode(&bytes).map_err(|error| io::Error::other(error.message))?;
+        let (stream, incoming) =
+            frame::decode(&bytes).map_err(|error| io::Error::other(error.message))?;
         match incoming {
             Incoming::Open { method, params } => {
                 streams.retain(|_, input| !input.is_closed());
                 let (input, receiver) = mpsc::unbounded_channel();
-                let out = Out { stream, frames: frames.clone() };
+                let out = Out {
+                    stream,
+                    frames: frames.clone(),
+                };
                 if streams.insert(stream, input).is_some() {
                     return Err(io::Error::other(format!("stream {stream} is open already")));
                 }
-                let stream = Stream { input: receiver, out };
-                let call = methods::call(Rc::clone(node), method.to_owned(), params.to_vec(), stream);
+                let stream = Stream {
+                    input: receiver,
+                    out,
+                };
+                let call =
+                    methods::call(Rc::clone(node), method.to_owned(), params.to_vec(), stream);
                 tokio::task::spawn_local(call);
             }
-            Incoming::Data { channel, offset, bytes } => {
-                pass(&streams, stream, Input::Data { channel, offset, bytes: bytes.to_vec() });
+            Incoming::Data {
+                channel,
+                offset,
+                bytes,
+            } => {
+                pass(
+                    &streams,
+                    stream,
+                    Input::Data {
+                        channel,
+                        offset,
+                        bytes: bytes.to_vec(),
+                    },
+                );
             }
-            Incoming::Until { channel, offset } => pass(&streams, stream, Input::Until { channel, offset }),
+            Incoming::Until { channel, offset } => {
+                pass(&streams, stream, Input::Until { channel, offset })
+            }
             Incoming::Close => {
                 streams.remove(&stream);
             }
@@ -153,5 +187,11 @@ fn pass(streams: &HashMap<u32, mpsc::UnboundedSender<Input>>, stream: u32, input
 /// Refuses a method.
 #[must_use]
 pub fn unknown(method: &str) -> WireError {
-    WireError::new("unsupported", format!("unknown method {:?}", method.chars().take(80).collect::<String>()))
+    WireError::new(
+        "unsupported",
+        format!(
+            "unknown method {:?}",
+            method.chars().take(80).collect::<String>()
+        ),
+    )
 }

@@ -49,11 +49,25 @@ async fn watch(node: &Rc<Node>) -> io::Result<()> {
 /// Sets the kernel's timer to an absolute time, or off.
 fn arm(timer: &OwnedFd, at: Option<u64>) -> io::Result<()> {
     let at = at.map_or(0, |at| at.max(1));
-    let once = libc::timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
-    let setting = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: once };
+    let once = libc::timespec {
+        tv_sec: (at / 1_000_000_000) as i64,
+        tv_nsec: (at % 1_000_000_000) as i64,
+    };
+    let setting = libc::itimerspec {
+        it_interval: libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        },
+        it_value: once,
+    };
     // SAFETY: a valid structure, the old value is not asked for.
     let set = unsafe {
-        libc::timerfd_settime(timer.as_raw_fd(), libc::TFD_TIMER_ABSTIME, &setting, std::ptr::null_mut())
+        libc::timerfd_settime(
+            timer.as_raw_fd(),
+            libc::TFD_TIMER_ABSTIME,
+            &setting,
+            std::ptr::null_mut(),
+        )
     };
     check(libc::c_long::from(set)).map(drop)
 }

@@ -17,15 +17,16 @@ pub async fn serve(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
         return stream.out.finish::<Empty>(Err(error)).await;
     }
     let (sender, mut events) = mpsc::unbounded_channel();
-    {
-        let mut subscriber = node.subscriber.borrow_mut();
-        if subscriber.as_ref().is_some_and(|one| !one.is_closed()) {
-            drop(subscriber);
-            let error = WireError::new("conflict", "another connection has subscribed to events");
-            return stream.out.finish::<Empty>(Err(error)).await;
-        }
-        *subscriber = Some(sender);
+    let taken = node
+        .subscriber
+        .borrow()
+        .as_ref()
+        .is_some_and(|one| !one.is_closed());
+    if taken {
+        let error = WireError::new("conflict", "another connection has subscribed to events");
+        return stream.out.finish::<Empty>(Err(error)).await;
     }
+    node.subscriber.replace(Some(sender));
     loop {
         tokio::select! {
             event = events.recv() => match event {

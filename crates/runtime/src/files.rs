@@ -12,6 +12,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::Interest;
 use tokio::sync::oneshot;
 
+use crate::check;
 use crate::connection::{Input, Stream};
 use crate::exec::errors_of;
 use crate::groups::Leaf;
@@ -21,7 +22,6 @@ use crate::node::Node;
 use crate::plans::{self, Entrant};
 use crate::sandbox::{create::entry, Sandbox};
 use crate::tag::{sandbox_object, Tag};
-use crate::check;
 
 /// How far ahead of the file a client may send.
 const CREDIT: u64 = 1 << 20;
@@ -38,9 +38,22 @@ pub async fn read(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
             limit: asked.limit,
             output,
         };
-        let who = Who { sandbox_id: &asked.sandbox_id, path: &asked.path, user: &asked.user, cwd: asked.cwd.as_ref().map(|path| path.as_slice()) };
+        let who = Who {
+            sandbox_id: &asked.sandbox_id,
+            path: &asked.path,
+            user: &asked.user,
+            cwd: asked.cwd.as_ref().map(|path| path.as_slice()),
+        };
         let running = Running::begin(node, who, Side::Reads, operation).await?;
-        Ok((running, asked.credit.get(&1).copied().unwrap_or(asked.offset.saturating_add(DEFAULT_CREDIT)), asked))
+        Ok((
+            running,
+            asked
+                .credit
+                .get(&1)
+                .copied()
+                .unwrap_or(asked.offset.saturating_add(DEFAULT_CREDIT)),
+            asked,
+        ))
     };
     let result = match begun.await {
         Ok((running, until, asked)) => {
@@ -61,7 +74,9 @@ pub async fn write(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
     let begun = async {
         let asked: FileWrite = frame::params(params)?;
         if asked.length > MAX_LENGTH || asked.mode.is_some_and(|mode| mode > 0o7777) {
-            return Err(WireError::invalid("length or mode is out of range").with("field", "length"));
+            return Err(
+                WireError::invalid("length or mode is out of range").with("field", "length")
+            );
         }
         let operation = |input| FileOp::Write {
             path: asked.path.to_vec(),
@@ -70,8 +85,16 @@ pub async fn write(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
             length: asked.length,
             input,
         };
-        let who = Who { sandbox_id: &asked.sandbox_id, path: &asked.path, user: &asked.user, cwd: asked.cwd.as_ref().map(|path| path.as_slice()) };
-        Ok((Running::begin(node, who, Side::Writes, operation).await?, asked))
+        let who = Who {
+            sandbox_id: &asked.sandbox_id,
+            path: &asked.path,
+            user: &asked.user,
+            cwd: asked.cwd.as_ref().map(|path| path.as_slice()),
+        };
+        Ok((
+            Running::begin(node, who, Side::Writes, operation).await?,
+            asked,
+        ))
     };
     let result = match begun.await {
         Ok((mut running, asked)) => match running.receive(stream, asked.length).await {
@@ -124,7 +147,8 @@ impl Running {
     ) -> WireResult<Self> {
         check::path("path", who.path, false)?;
         check::user(who.user)?;
-        who.cwd.map_or(Ok(()), |path| check::path("cwd", path, true))?;
+        who.cwd
+            .map_or(Ok(()), |path| check::path("cwd", path, true))?;
         let sandbox = node.live(who.sandbox_id)?;
         node.has_descriptors(4)?;
         let broken = |error: std::io::Error| WireError::node("file", error.to_string());
@@ -160,11 +184,17 @@ impl Running {
         }
     }
 
-    async fn spawn(&self, who: &Who<'_>, theirs: OwnedFd, operation: impl FnOnce(FdIndex) -> FileOp) -> WireResult<()> {
+    async fn spawn(
+        &self,
+        who: &Who<'_>,
+        theirs: OwnedFd,
+        operation: impl FnOnce(FdIndex) -> FileOp,
+    ) -> WireResult<()> {
         let mut parcel = Parcel::default();
         let entrant = Entrant {
             object_id: sandbox_object(&self.sandbox.id),
-            entry: entry(&self.leaf, &mut parcel).map_err(|error| WireError::node("file", error.to_string()))?,
+            entry: entry(&self.leaf, &mut parcel)
+                .map_err(|error| WireError::node("file", error.to_string()))?,
             start: self.node.config.range(self.sandbox.tag.borrow().slot),
             user: who.user,
             cwd: who.cwd,
@@ -172,11 +202,20 @@ impl Running {
             owned: Vec::new(),
         };
         let operation = operation(parcel.give(theirs));
-        let tag = Tag::File { sandbox_id: self.sandbox.id.clone(), leaf: self.index };
+        let tag = Tag::File {
+            sandbox_id: self.sandbox.id.clone(),
+            leaf: self.index,
+        };
         let call = Call::Spawn {
             object_id: self.object_id.clone(),
-            tag: tag.encode().map_err(|error| WireError::node("tag", error))?,
-            plan: Some(Box::new(plans::file(&self.node.profile, &entrant, operation))),
+            tag: tag
+                .encode()
+                .map_err(|error| WireError::node("tag", error))?,
+            plan: Some(Box::new(plans::file(
+                &self.node.profile,
+                &entrant,
+                operation,
+            ))),
             plan_fd: None,
             held: Vec::new(),
         };
@@ -198,7 +237,9 @@ impl Running {
                     until = until.max(offset);
                 }
             }
-            let most = usize::try_from(until - at).unwrap_or(MAX_DATA).min(MAX_DATA);
+            let most = usize::try_from(until - at)
+                .unwrap_or(MAX_DATA)
+                .min(MAX_DATA);
             tokio::select! {
                 read = pipe.async_io(Interest::READABLE, |pipe| read_now(pipe.as_raw_fd(), &mut buffer[..most])) => match read {
                     Ok(0) | Err(_) => return Some(()),
@@ -223,9 +264,19 @@ impl Running {
                 granted = at + CREDIT;
                 stream.out.until(0, granted).await;
             }
-            let Input::Data { channel: 0, offset, bytes } = stream.input.recv().await? else { continue };
+            let Input::Data {
+                channel: 0,
+                offset,
+                bytes,
+            } = stream.input.recv().await?
+            else {
+                continue;
+            };
             if offset != at || at + bytes.len() as u64 > granted.min(length) {
-                return Some(Err(WireError::new("protocol_error", format!("the file continues at {at}"))));
+                return Some(Err(WireError::new(
+                    "protocol_error",
+                    format!("the file continues at {at}"),
+                )));
             }
             if bytes.is_empty() {
                 break; // cut short by the client: the child will say so
@@ -243,7 +294,10 @@ impl Running {
         let Some(pipe) = &self.pipe else { return false };
         let mut rest = bytes;
         while !rest.is_empty() {
-            match pipe.async_io(Interest::WRITABLE, |pipe| write_now(pipe.as_raw_fd(), rest)).await {
+            match pipe
+                .async_io(Interest::WRITABLE, |pipe| write_now(pipe.as_raw_fd(), rest))
+                .await
+            {
                 Ok(count) => rest = &rest[count..],
                 Err(_) => return false,
             }
@@ -257,7 +311,9 @@ impl Running {
         let sandbox = Rc::clone(&self.sandbox);
         self.release().await;
         let report = ended.ok().and_then(|end| end.report);
-        let Some(report) = report.and_then(|bytes| rmp_serde::from_slice::<plan::FileReport>(&bytes).ok()) else {
+        let Some(report) =
+            report.and_then(|bytes| rmp_serde::from_slice::<plan::FileReport>(&bytes).ok())
+        else {
             let cause = sandbox.gone();
             return Err(cause.map_or_else(
                 || WireError::node("file", "the file operation was killed").about(&sandbox.id),
@@ -265,7 +321,11 @@ impl Running {
             ));
         };
         match report.errno {
-            0 => Ok(FileReport { bytes: report.bytes, size: report.size, mode: report.mode }),
+            0 => Ok(FileReport {
+                bytes: report.bytes,
+                size: report.size,
+                mode: report.mode,
+            }),
             errno => Err(file_error(errno, path).about(&sandbox.id)),
         }
     }
@@ -300,7 +360,9 @@ fn file_error(errno: i32, path: &[u8]) -> WireError {
     let path = String::from_utf8_lossy(path);
     let said = std::io::Error::from_raw_os_error(errno).to_string();
     let said = said.split(" (os error").next().unwrap_or_default();
-    WireError::new(code, format!("{said}: {path:?}")).with("errno", errno).with("path", path.into_owned())
+    WireError::new(code, format!("{said}: {path:?}"))
+        .with("errno", errno)
+        .with("path", path.into_owned())
 }
 
 fn read_now(pipe: i32, buffer: &mut [u8]) -> std::io::Result<usize> {

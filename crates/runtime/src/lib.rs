@@ -11,6 +11,7 @@ pub mod check;
 pub mod config;
 pub mod connection;
 pub mod deadlines;
+pub mod ending;
 pub mod events;
 pub mod exec;
 pub mod files;

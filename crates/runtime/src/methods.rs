@@ -6,8 +6,9 @@ use std::rc::Rc;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::frame::{self, MAX_DATA};
 use dsec_proto::runtime::{
-    Empty, Evicted, ExecAck, ExecAttach, ExecKill, ExecList, ExecStart, Features, Hello, HelloParams, LayerEvict,
-    ManySandboxes, OneSandbox, OutputTail, SandboxList, SandboxSpec, SandboxStop, Usage, VERSION,
+    Empty, Evicted, ExecAck, ExecAttach, ExecKill, ExecList, ExecStart, Features, Hello,
+    HelloParams, LayerEvict, ManySandboxes, OneSandbox, OutputTail, SandboxList, SandboxSpec,
+    SandboxStop, Usage, VERSION,
 };
 
 use crate::connection::{unknown, Stream};
@@ -44,8 +45,14 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
         "layer.evict" => answer!(layer_evict(&node, &params)),
         "tool.run" => tools::run(&node, &params, &stream).await,
         "events" => events::serve(&node, &params, &mut stream).await,
-        "stats" => answer!(async { empty(&params)?; node.stats().await }),
-        "shutdown" => answer!(async { empty(&params)?; shutdown::shutdown(&node).await }),
+        "stats" => answer!(async {
+            empty(&params)?;
+            node.stats().await
+        }),
+        "shutdown" => answer!(async {
+            empty(&params)?;
+            shutdown::shutdown(&node).await
+        }),
         other => out.finish::<Empty>(Err(unknown(other))).await,
     }
 }
@@ -57,21 +64,32 @@ fn empty(params: &[u8]) -> WireResult<()> {
 async fn hello(node: &Node, params: &[u8]) -> WireResult<Hello> {
     let asked: HelloParams = frame::params(params)?;
     if asked.version != VERSION {
-        return Err(WireError::new("unsupported", format!("this runtime speaks version {VERSION}, not {}", asked.version)));
+        return Err(WireError::new(
+            "unsupported",
+            format!(
+                "this runtime speaks version {VERSION}, not {}",
+                asked.version
+            ),
+        ));
     }
     let present = ["containers", "files", "stdin", "backpressure", "tools"];
     Ok(Hello {
         version: VERSION,
         boot_id: node.boot_id.clone(),
         node: node.config.node.clone(),
-        capabilities: present.iter().map(|name| ((*name).to_owned(), true)).collect::<BTreeMap<_, _>>(),
+        capabilities: present
+            .iter()
+            .map(|name| ((*name).to_owned(), true))
+            .collect::<BTreeMap<_, _>>(),
     })
 }
 
 async fn features(params: &[u8]) -> WireResult<Features> {
     empty(params)?;
     let probed = tokio::task::spawn_blocking(probe::features).await;
-    probed.map(|features| Features { features }).map_err(|error| WireError::node("probe", error.to_string()))
+    probed
+        .map(|features| Features { features })
+        .map_err(|error| WireError::node("probe", error.to_string()))
 }
 
 async fn create(node: &Rc<Node>, params: &[u8]) -> WireResult<dsec_proto::runtime::SandboxStarted> {
@@ -84,12 +102,19 @@ async fn stop(node: &Rc<Node>, params: &[u8]) -> WireResult<dsec_proto::runtime:
 
 async fn forget(node: &Rc<Node>, params: &[u8]) -> WireResult<Empty> {
     let asked: ManySandboxes = frame::params(params)?;
-    sandbox::forget(node, &asked.sandbox_ids).await.map(|()| Empty {})
+    sandbox::forget(node, &asked.sandbox_ids)
+        .await
+        .map(|()| Empty {})
 }
 
 async fn list(node: &Node, params: &[u8]) -> WireResult<SandboxList> {
     empty(params)?;
-    let mut sandboxes: Vec<_> = node.sandboxes.borrow().values().filter_map(|sandbox| sandbox.state(node)).collect();
+    let mut sandboxes: Vec<_> = node
+        .sandboxes
+        .borrow()
+        .values()
+        .filter_map(|sandbox| sandbox.state(node))
+        .collect();
     sandboxes.sort_by(|one, other| one.sandbox_id.cmp(&other.sandbox_id));
     Ok(SandboxList { sandboxes })
 }
@@ -113,7 +138,12 @@ async fn touch(node: &Node, params: &[u8]) -> WireResult<Empty> {
 async fn exec_start(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
     let begun = async {
         let (spec, mode, credit) = frame::params::<ExecStart>(params)?.into_spec();
-        let wanted = Wanted { mode, offsets: BTreeMap::new(), credit, max_output_bytes: spec.max_output_bytes };
+        let wanted = Wanted {
+            mode,
+            offsets: BTreeMap::new(),
+            credit,
+            max_output_bytes: spec.max_output_bytes,
+        };
         Ok((exec::start(node, spec).await?, wanted))
     };
     follow(node, begun.await, stream).await;
@@ -123,12 +153,21 @@ async fn exec_attach(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
     let begun = async {
         let asked: ExecAttach = frame::params(params)?;
         let exec = node.exec(&asked.sandbox_id, &asked.exec_id)?;
-        let most = asked.max_output_bytes.unwrap_or(exec.tag.borrow().max_output_bytes);
+        let most = asked
+            .max_output_bytes
+            .unwrap_or(exec.tag.borrow().max_output_bytes);
         if most > check::MAX_OUTPUT {
-            return Err(WireError::invalid("max_output_bytes must be at most 64 MiB").with("field", "max_output_bytes"));
+            return Err(
+                WireError::invalid("max_output_bytes must be at most 64 MiB")
+                    .with("field", "max_output_bytes"),
+            );
         }
-        let wanted =
-            Wanted { mode: asked.mode, offsets: asked.offsets, credit: asked.credit, max_output_bytes: most };
+        let wanted = Wanted {
+            mode: asked.mode,
+            offsets: asked.offsets,
+            credit: asked.credit,
+            max_output_bytes: most,
+        };
         Ok((exec, wanted))
     };
     follow(node, begun.await, stream).await;
@@ -142,7 +181,9 @@ async fn follow(node: &Rc<Node>, begun: WireResult<(Rc<exec::Exec>, Wanted)>, st
 }
 
 async fn exec_kill(node: &Rc<Node>, params: &[u8]) -> WireResult<Empty> {
-    exec::kill(node, frame::params::<ExecKill>(params)?).await.map(|()| Empty {})
+    exec::kill(node, frame::params::<ExecKill>(params)?)
+        .await
+        .map(|()| Empty {})
 }
 
 async fn exec_ack(node: &Rc<Node>, params: &[u8]) -> WireResult<Empty> {
@@ -153,7 +194,12 @@ async fn exec_ack(node: &Rc<Node>, params: &[u8]) -> WireResult<Empty> {
 
 async fn exec_list(node: &Node, params: &[u8]) -> WireResult<ExecList> {
     let asked: OneSandbox = frame::params(params)?;
-    let mut execs: Vec<_> = node.sandbox(&asked.sandbox_id)?.execs(node).iter().map(|exec| exec.state()).collect();
+    let mut execs: Vec<_> = node
+        .sandbox(&asked.sandbox_id)?
+        .execs(node)
+        .iter()
+        .map(|exec| exec.state())
+        .collect();
     execs.sort_by(|one, other| one.started_at.total_cmp(&other.started_at));
     Ok(ExecList { execs })
 }
@@ -162,10 +208,17 @@ async fn output_tail(node: &Node, params: &[u8], stream: &Stream) -> WireResult<
     let asked: OutputTail = frame::params(params)?;
     check::sandbox_id(&asked.sandbox_id)?;
     check::exec_id(&asked.exec_id)?;
-    let directory = node.config.output().join(&asked.sandbox_id).join(&asked.exec_id);
+    let directory = node
+        .config
+        .output()
+        .join(&asked.sandbox_id)
+        .join(&asked.exec_id);
     for channel in [1, 2] {
         let (directory, most) = (directory.clone(), asked.bytes.min(check::MAX_OUTPUT));
-        let tail = node.objects.run(move || output::kept_tail(&directory, channel, most)).await;
+        let tail = node
+            .objects
+            .run(move || output::kept_tail(&directory, channel, most))
+            .await;
         let (first, bytes) = tail.map_err(|error| WireError::node("output", error.to_string()))?;
         let mut offset = first;
         for part in bytes.chunks(MAX_DATA) {
@@ -178,22 +231,50 @@ async fn output_tail(node: &Node, params: &[u8], stream: &Stream) -> WireResult<
 
 async fn output_remove(node: &Node, params: &[u8]) -> WireResult<Empty> {
     let asked: ManySandboxes = frame::params(params)?;
-    asked.sandbox_ids.iter().try_for_each(|id| check::sandbox_id(id))?;
-    if let Some(live) = asked.sandbox_ids.iter().find(|id| node.sandboxes.borrow().contains_key(*id)) {
+    asked
+        .sandbox_ids
+        .iter()
+        .try_for_each(|id| check::sandbox_id(id))?;
+    if let Some(live) = asked
+        .sandbox_ids
+        .iter()
+        .find(|id| node.sandboxes.borrow().contains_key(*id))
+    {
         return Err(WireError::new("conflict", format!("{live} is not forgotten yet")).about(live));
     }
     let root = node.config.output();
-    let remove = move || asked.sandbox_ids.iter().try_for_each(|id| output::remove(&root.join(id)));
-    node.objects.run(remove).await.map_err(|error| WireError::node("output", error.to_string()))?;
+    let remove = move || {
+        asked
+            .sandbox_ids
+            .iter()
+            .try_for_each(|id| output::remove(&root.join(id)))
+    };
+    node.objects
+        .run(remove)
+        .await
+        .map_err(|error| WireError::node("output", error.to_string()))?;
     Ok(Empty {})
 }
 
 async fn layer_evict(node: &Node, params: &[u8]) -> WireResult<Evicted> {
     let asked: LayerEvict = frame::params(params)?;
-    asked.digests.iter().try_for_each(|digest| check::digest(digest))?;
-    let used: std::collections::HashSet<String> =
-        node.sandboxes.borrow().values().flat_map(|sandbox| sandbox.layers()).collect();
-    let free: Vec<String> = asked.digests.into_iter().filter(|digest| !used.contains(digest)).collect();
+    asked
+        .digests
+        .iter()
+        .try_for_each(|digest| check::digest(digest))?;
+    let used: std::collections::HashSet<String> = node
+        .sandboxes
+        .borrow()
+        .values()
+        .flat_map(|sandbox| sandbox.layers())
+        .collect();
+    let free: Vec<String> = asked
+        .digests
+        .into_iter()
+        .filter(|digest| !used.contains(digest))
+        .collect();
     let layers = std::sync::Arc::clone(&node.layers);
-    Ok(Evicted { evicted: node.objects.run(move || layers.evict(&free)).await })
+    Ok(Evicted {
+        evicted: node.objects.run(move || layers.evict(&free)).await,
+    })
 }

@@ -81,7 +81,9 @@ impl Node {
     /// `not_found`.
     pub fn sandbox(&self, sandbox_id: &str) -> WireResult<Rc<Sandbox>> {
         let found = self.sandboxes.borrow().get(sandbox_id).cloned();
-        found.ok_or_else(|| WireError::not_found(format!("there is no sandbox {sandbox_id}")).about(sandbox_id))
+        found.ok_or_else(|| {
+            WireError::not_found(format!("there is no sandbox {sandbox_id}")).about(sandbox_id)
+        })
     }
 
     /// A sandbox that runs.
@@ -101,8 +103,15 @@ impl Node {
     /// # Errors
     /// `not_found`.
     pub fn exec(&self, sandbox_id: &str, exec_id: &str) -> WireResult<Rc<Exec>> {
-        let found = self.execs.borrow().get(exec_id).filter(|exec| exec.sandbox.id == sandbox_id).cloned();
-        found.ok_or_else(|| WireError::not_found(format!("there is no exec {exec_id}")).about(sandbox_id))
+        let found = self
+            .execs
+            .borrow()
+            .get(exec_id)
+            .filter(|exec| exec.sandbox.id == sandbox_id)
+            .cloned();
+        found.ok_or_else(|| {
+            WireError::not_found(format!("there is no exec {exec_id}")).about(sandbox_id)
+        })
     }
 
     /// Sets a timer.
@@ -125,7 +134,9 @@ impl Node {
 
     /// Counts the space of a removed subvolume until it is back.
     pub fn space_pending(&self, volume: u64, bytes: u64) {
-        self.pending.borrow_mut().insert(volume, if bytes < COUNTED { 0 } else { bytes });
+        self.pending
+            .borrow_mut()
+            .insert(volume, if bytes < COUNTED { 0 } else { bytes });
     }
 
     /// Refuses what would need more descriptors than there are.
@@ -135,7 +146,10 @@ impl Node {
     pub fn has_descriptors(&self, more: u64) -> WireResult<()> {
         let (limit, _) = sys::descriptor_limit();
         if self.descriptors() + more + SPARE_DESCRIPTORS > limit {
-            return Err(WireError::new("capacity", "the descriptors of this node are used up").in_phase("descriptors"));
+            return Err(
+                WireError::new("capacity", "the descriptors of this node are used up")
+                    .in_phase("descriptors"),
+            );
         }
         Ok(())
     }
@@ -143,7 +157,9 @@ impl Node {
     /// What the keeper holds, which is never less than what the runtime does: a pidfd for each process, and three pipes
     /// for each exec.
     fn descriptors(&self) -> u64 {
-        self.sandboxes.borrow().len() as u64 + self.execs.borrow().len() as u64 * 4 + self.slots.counts().0 as u64 * 4
+        self.sandboxes.borrow().len() as u64
+            + self.execs.borrow().len() as u64 * 4
+            + self.slots.counts().0 as u64 * 4
     }
 
     /// Figures of the node.
@@ -152,19 +168,36 @@ impl Node {
     /// `node_error` when the pool cannot be asked.
     pub async fn stats(&self) -> WireResult<NodeStats> {
         let pool = self.pool.clone();
-        let pending: Vec<(u64, u64)> = self.pending.borrow().iter().map(|(id, bytes)| (*id, *bytes)).collect();
+        let pending: Vec<(u64, u64)> = self
+            .pending
+            .borrow()
+            .iter()
+            .map(|(id, bytes)| (*id, *bytes))
+            .collect();
         let asked = move || {
-            let back: Vec<u64> = pending.into_iter().filter(|(id, _)| is_back(&pool, *id)).map(|(id, _)| id).collect();
+            let back: Vec<u64> = pending
+                .into_iter()
+                .filter(|(id, _)| is_back(&pool, *id))
+                .map(|(id, _)| id)
+                .collect();
             pool.space().map(|space| (space, back))
         };
-        let ((size, used), back) =
-            self.objects.run(asked).await.map_err(|error| WireError::node("pool", error.to_string()))?;
+        let ((size, used), back) = self
+            .objects
+            .run(asked)
+            .await
+            .map_err(|error| WireError::node("pool", error.to_string()))?;
         self.pending.borrow_mut().retain(|id, _| !back.contains(id));
         let (ready, taken) = self.slots.counts();
         let execs = self.execs.borrow();
         let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
         Ok(NodeStats {
-            sandboxes: self.sandboxes.borrow().values().filter(|sandbox| sandbox.gone().is_none()).count() as u64,
+            sandboxes: self
+                .sandboxes
+                .borrow()
+                .values()
+                .filter(|sandbox| sandbox.gone().is_none())
+                .count() as u64,
             execs: execs.values().filter(|exec| exec.is_running()).count() as u64,
             pool_bytes: size,
             pool_used_bytes: used,

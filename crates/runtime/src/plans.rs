@@ -39,7 +39,13 @@ const MASKED: [&str; 15] = [
     "/proc/timer_list",
     "/sys/firmware",
 ];
-const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+const READ_ONLY: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
 
 /// What every process of the node's sandboxes gets.
 pub struct Profile {
@@ -56,7 +62,9 @@ impl Profile {
     }
 
     fn filters(&self) -> impl Iterator<Item = Step> + '_ {
-        self.seccomp.iter().map(|program| Step::Seccomp { program: program.clone() })
+        self.seccomp.iter().map(|program| Step::Seccomp {
+            program: program.clone(),
+        })
     }
 }
 
@@ -93,12 +101,26 @@ pub struct InitParts {
 }
 
 fn mount(target: &str, source: Source) -> Mount {
-    Mount { target: target.into(), source, optional: false }
+    Mount {
+        target: target.into(),
+        source,
+        optional: false,
+    }
 }
 
 fn new(target: &str, kind: &str, options: &[(&str, &str)], attributes: u64) -> Mount {
-    let options = options.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-    mount(target, Source::New { kind: kind.into(), options, attributes })
+    let options = options
+        .iter()
+        .map(|(key, value)| ((*key).into(), (*value).into()))
+        .collect();
+    mount(
+        target,
+        Source::New {
+            kind: kind.into(),
+            options,
+            attributes,
+        },
+    )
 }
 
 fn tree(parts: &InitParts) -> Tree {
@@ -108,16 +130,42 @@ fn tree(parts: &InitParts) -> Tree {
     let mut mounts = vec![
         new("/proc", "proc", &[("hidepid", "invisible")], plain),
         mount("/dev", Source::Detached(parts.devices)),
-        new("/dev/pts", "devpts", &terminals, attr::NOSUID | attr::NOEXEC),
-        new("/dev/shm", "tmpfs", &[("mode", "1777"), ("size", &shm)], plain),
+        new(
+            "/dev/pts",
+            "devpts",
+            &terminals,
+            attr::NOSUID | attr::NOEXEC,
+        ),
+        new(
+            "/dev/shm",
+            "tmpfs",
+            &[("mode", "1777"), ("size", &shm)],
+            plain,
+        ),
         new("/dev/mqueue", "mqueue", &[], plain),
         mount("/sys", Source::Detached(parts.sysfs)),
     ];
-    mounts.extend(parts.files.iter().map(|(path, fd)| mount(path, Source::Detached(*fd))));
-    let optional = |path: &&str, source| Mount { target: (*path).into(), source, optional: true };
-    mounts.extend(READ_ONLY.iter().map(|path| optional(path, Source::ReadOnly)));
+    mounts.extend(
+        parts
+            .files
+            .iter()
+            .map(|(path, fd)| mount(path, Source::Detached(*fd))),
+    );
+    let optional = |path: &&str, source| Mount {
+        target: (*path).into(),
+        source,
+        optional: true,
+    };
+    mounts.extend(
+        READ_ONLY
+            .iter()
+            .map(|path| optional(path, Source::ReadOnly)),
+    );
     mounts.extend(MASKED.iter().map(|path| optional(path, Source::Masked)));
-    Tree { root: parts.overlay, mounts }
+    Tree {
+        root: parts.overlay,
+        mounts,
+    }
 }
 
 /// The plan of a sandbox's init.
@@ -135,17 +183,40 @@ pub fn init(profile: &Profile, parts: InitParts) -> Plan {
     ];
     steps.extend(profile.filters());
     steps.push(Step::Caps { keep: CAPABILITIES });
-    steps.push(Step::Ids(Some(Ids { uid: 0, gid: 0, groups: Vec::new() })));
+    steps.push(Step::Ids(Some(Ids {
+        uid: 0,
+        gid: 0,
+        groups: Vec::new(),
+    })));
     let clone = Clone3 {
-        new: vec![Namespace::User, Namespace::Pid, Namespace::Mount, Namespace::Uts, Namespace::Ipc],
+        new: vec![
+            Namespace::User,
+            Namespace::Pid,
+            Namespace::Mount,
+            Namespace::Uts,
+            Namespace::Ipc,
+        ],
         enter: None,
         cgroup: Some(parts.entry.born),
-        ids: Some(IdRange { start: parts.start, count: RANGE }),
+        ids: Some(IdRange {
+            start: parts.start,
+            count: RANGE,
+        }),
         net: Some(parts.net),
     };
     let argv = vec![ByteBuf::from("init")];
-    let program = Exec { programs: Vec::new(), file: Some(parts.program), argv, env: Vec::new(), fds: Vec::new() };
-    Plan { clone, steps, end: End::Exec(program) }
+    let program = Exec {
+        programs: Vec::new(),
+        file: Some(parts.program),
+        argv,
+        env: Vec::new(),
+        fds: Vec::new(),
+    };
+    Plan {
+        clone,
+        steps,
+        end: End::Exec(program),
+    }
 }
 
 /// Who a process in a sandbox is, and where.
@@ -188,21 +259,30 @@ fn enter(entrant: &Entrant<'_>) -> Vec<Step> {
     vec![
         Step::Setsid,
         Step::JoinCgroups(entrant.entry.joined.clone()),
-        Step::Enter { object_id: entrant.object_id.clone(), kinds },
+        Step::Enter {
+            object_id: entrant.object_id.clone(),
+            kinds,
+        },
     ]
 }
 
 fn become_user(entrant: &Entrant<'_>) -> Vec<Step> {
-    let ids = known_user(entrant.user).map(|(uid, gid)| Ids { uid, gid, groups: Vec::new() });
+    let ids = known_user(entrant.user).map(|(uid, gid)| Ids {
+        uid,
+        gid,
+        groups: Vec::new(),
+    });
     vec![Step::Caps { keep: CAPABILITIES }, Step::Ids(ids)]
 }
 
 fn resolve(entrant: &Entrant<'_>) -> Option<Step> {
-    known_user(entrant.user).is_none().then(|| Step::ResolveUser {
-        user: entrant.user.into(),
-        start: entrant.start,
-        owned: entrant.owned.clone(),
-    })
+    known_user(entrant.user)
+        .is_none()
+        .then(|| Step::ResolveUser {
+            user: entrant.user.into(),
+            start: entrant.start,
+            owned: entrant.owned.clone(),
+        })
 }
 
 /// The plan of an exec.
@@ -223,14 +303,37 @@ pub fn exec(
         steps.push(Step::NoNewPrivs);
     }
     let path = entrant.cwd.unwrap_or(b"/").to_vec();
-    steps.push(Step::Chdir { path, create: entrant.create_cwd });
-    let programs = spec.programs.clone().unwrap_or_else(|| spec.argv[..1].to_vec());
+    steps.push(Step::Chdir {
+        path,
+        create: entrant.create_cwd,
+    });
+    let programs = spec
+        .programs
+        .clone()
+        .unwrap_or_else(|| spec.argv[..1].to_vec());
     let mut env = spec.env.clone();
-    if let (Some((uid, _)), false) = (known_user(&spec.user), env.iter().any(|pair| pair.starts_with(b"HOME="))) {
-        env.push(ByteBuf::from(if uid == 0 { "HOME=/root" } else { "HOME=/" }));
+    if let (Some((uid, _)), false) = (
+        known_user(&spec.user),
+        env.iter().any(|pair| pair.starts_with(b"HOME=")),
+    ) {
+        env.push(ByteBuf::from(if uid == 0 {
+            "HOME=/root"
+        } else {
+            "HOME=/"
+        }));
     }
-    let program = Exec { programs, file: None, argv: spec.argv.clone(), env, fds };
-    Plan { clone: entering(entrant), steps, end: End::Exec(program) }
+    let program = Exec {
+        programs,
+        file: None,
+        argv: spec.argv.clone(),
+        env,
+        fds,
+    };
+    Plan {
+        clone: entering(entrant),
+        steps,
+        end: End::Exec(program),
+    }
 }
 
 /// The plan of a file operation.
@@ -240,8 +343,15 @@ pub fn file(profile: &Profile, entrant: &Entrant<'_>, operation: FileOp) -> Plan
     steps.push(profile.rlimits());
     steps.extend(resolve(entrant));
     steps.extend(become_user(entrant));
-    steps.push(Step::Chdir { path: entrant.cwd.unwrap_or(b"/").to_vec(), create: false });
-    Plan { clone: entering(entrant), steps, end: End::File(operation) }
+    steps.push(Step::Chdir {
+        path: entrant.cwd.unwrap_or(b"/").to_vec(),
+        create: false,
+    });
+    Plan {
+        clone: entering(entrant),
+        steps,
+        end: End::File(operation),
+    }
 }
 
 #[cfg(test)]

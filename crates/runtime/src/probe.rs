@@ -16,14 +16,54 @@ const TRIAL_RANGE: u32 = 0x3fff_0000;
 pub fn features() -> Vec<Feature> {
     vec![
         groups(),
-        feature("id-mapped mounts", idmapped(), "sandboxes cannot run", "Linux 5.19 or later"),
-        feature("overlay on detached mounts", overlay(), "sandboxes cannot run", "Linux 6.15 or later"),
-        feature("network namespaces", network(), "sandboxes cannot run", "run as root"),
-        feature("EROFS from files", since("erofs", 6, 12), "layers cannot be mounted", "Linux 6.12 or later with EROFS"),
-        feature("btrfs simple quota", since("btrfs", 6, 7), "disks cannot be limited", "Linux 6.7 or later with btrfs"),
-        feature("pre-content events", since("", 6, 14), "layers are not filled on demand", "Linux 6.14 or later"),
-        feature("mkfs.btrfs", program("mkfs.btrfs"), "no pool can be made", "install btrfs-progs"),
-        feature("seccomp filter", filter(), "sandboxes cannot run", "an x86_64 or aarch64 kernel with seccomp"),
+        feature(
+            "id-mapped mounts",
+            idmapped(),
+            "sandboxes cannot run",
+            "Linux 5.19 or later",
+        ),
+        feature(
+            "overlay on detached mounts",
+            overlay(),
+            "sandboxes cannot run",
+            "Linux 6.15 or later",
+        ),
+        feature(
+            "network namespaces",
+            network(),
+            "sandboxes cannot run",
+            "run as root",
+        ),
+        feature(
+            "EROFS from files",
+            since("erofs", 6, 12),
+            "layers cannot be mounted",
+            "Linux 6.12 or later with EROFS",
+        ),
+        feature(
+            "btrfs simple quota",
+            since("btrfs", 6, 7),
+            "disks cannot be limited",
+            "Linux 6.7 or later with btrfs",
+        ),
+        feature(
+            "pre-content events",
+            since("", 6, 14),
+            "layers are not filled on demand",
+            "Linux 6.14 or later",
+        ),
+        feature(
+            "mkfs.btrfs",
+            program("mkfs.btrfs"),
+            "no pool can be made",
+            "install btrfs-progs",
+        ),
+        feature(
+            "seccomp filter",
+            filter(),
+            "sandboxes cannot run",
+            "an x86_64 or aarch64 kernel with seccomp",
+        ),
         descriptors(),
     ]
 }
@@ -33,7 +73,13 @@ fn feature(name: &str, tried: io::Result<String>, lost: &str, remedy: &str) -> F
         Ok(detail) => (true, detail),
         Err(error) => (false, error.to_string()),
     };
-    Feature { name: name.into(), present, detail, lost: lost.into(), remedy: remedy.into() }
+    Feature {
+        name: name.into(),
+        present,
+        detail,
+        lost: lost.into(),
+        remedy: remedy.into(),
+    }
 }
 
 fn groups() -> Feature {
@@ -42,12 +88,21 @@ fn groups() -> Feature {
         Mode::Hybrid => "hybrid: v1 controllers, v2 tree".to_owned(),
         Mode::V1 => "v1".to_owned(),
     });
-    feature("cgroups", found, "sandboxes cannot be limited", "mount the cgroup v2 tree or the v1 controllers")
+    feature(
+        "cgroups",
+        found,
+        "sandboxes cannot be limited",
+        "mount the cgroup v2 tree or the v1 controllers",
+    )
 }
 
 /// On a thread of its own, in case the trial changes namespaces.
-fn apart<T: Send + 'static>(trial: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    std::thread::spawn(trial).join().map_err(|_| io::Error::other("the trial died"))?
+fn apart<T: Send + 'static>(
+    trial: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    std::thread::spawn(trial)
+        .join()
+        .map_err(|_| io::Error::other("the trial died"))?
 }
 
 fn idmapped() -> io::Result<String> {
@@ -64,9 +119,13 @@ fn overlay() -> io::Result<String> {
         let (lower, upper) = (tmpfs()?, tmpfs()?);
         for name in [c"upper", c"work"] {
             // SAFETY: a valid string and a borrowed descriptor.
-            sys::check(libc::c_long::from(unsafe { libc::mkdirat(upper.as_raw_fd(), name.as_ptr(), 0o755) }))?;
+            sys::check(libc::c_long::from(unsafe {
+                libc::mkdirat(upper.as_raw_fd(), name.as_ptr(), 0o755)
+            }))?;
         }
-        let of = |fd: &std::os::fd::OwnedFd, below: &str| format!("/proc/self/fd/{}{below}", fd.as_raw_fd());
+        let of = |fd: &std::os::fd::OwnedFd, below: &str| {
+            format!("/proc/self/fd/{}{below}", fd.as_raw_fd())
+        };
         Configuring::new("overlay")?
             .set("lowerdir+", &of(&lower, ""))?
             .set("upperdir", &of(&upper, "/upper"))?
@@ -82,27 +141,42 @@ fn network() -> io::Result<String> {
 }
 
 fn filter() -> io::Result<String> {
-    crate::kernel::seccomp::programs().map(|_| "compiled".to_owned()).map_err(io::Error::other)
+    crate::kernel::seccomp::programs()
+        .map(|_| "compiled".to_owned())
+        .map_err(io::Error::other)
 }
 
 fn since(filesystem: &str, major: u32, minor: u32) -> io::Result<String> {
     let known = std::fs::read_to_string("/proc/filesystems")?;
-    if !filesystem.is_empty() && !known.lines().any(|line| line.split_whitespace().last() == Some(filesystem)) {
-        return Err(io::Error::other(format!("the kernel has no {filesystem} (or its module is not loaded)")));
+    if !filesystem.is_empty()
+        && !known
+            .lines()
+            .any(|line| line.split_whitespace().last() == Some(filesystem))
+    {
+        return Err(io::Error::other(format!(
+            "the kernel has no {filesystem} (or its module is not loaded)"
+        )));
     }
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse::<u32>().ok());
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|part| part.parse::<u32>().ok());
     let have = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if have >= (major, minor) {
         Ok(format!("Linux {}", release.trim()))
     } else {
-        Err(io::Error::other(format!("Linux {} is older than {major}.{minor}", release.trim())))
+        Err(io::Error::other(format!(
+            "Linux {} is older than {major}.{minor}",
+            release.trim()
+        )))
     }
 }
 
 fn program(name: &str) -> io::Result<String> {
     let path = std::env::var("PATH").unwrap_or_default();
-    let mut found = path.split(':').map(|directory| std::path::Path::new(directory).join(name));
+    let mut found = path
+        .split(':')
+        .map(|directory| std::path::Path::new(directory).join(name));
     found
         .find(|path| path.is_file())
         .map(|path| path.display().to_string())
@@ -111,8 +185,17 @@ fn program(name: &str) -> io::Result<String> {
 
 fn descriptors() -> Feature {
     let (_, hard) = sys::descriptor_limit();
-    let enough = if hard >= 20_000 { Ok(hard.to_string()) } else { Err(io::Error::other(hard.to_string())) };
-    feature("descriptors", enough, "fewer sandboxes and execs at once", "raise the hard limit of open files (LimitNOFILE)")
+    let enough = if hard >= 20_000 {
+        Ok(hard.to_string())
+    } else {
+        Err(io::Error::other(hard.to_string()))
+    };
+    feature(
+        "descriptors",
+        enough,
+        "fewer sandboxes and execs at once",
+        "raise the hard limit of open files (LimitNOFILE)",
+    )
 }
 
 #[cfg(test)]

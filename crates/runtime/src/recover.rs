@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use dsec_proto::keeper::{Call, Object};
-use tokio::sync::oneshot;
 
 use crate::exec::{self, Exec, Stdin};
 use crate::groups::Leaf;
@@ -31,8 +30,13 @@ pub async fn recover(node: &Rc<Node>, objects: &[Object]) {
     }
     node.keeper.ack(orphans).await;
     sweep(node).await;
-    let interrupted: Vec<Rc<Sandbox>> =
-        node.sandboxes.borrow().values().filter(|sandbox| sandbox.gone().is_some()).cloned().collect();
+    let interrupted: Vec<Rc<Sandbox>> = node
+        .sandboxes
+        .borrow()
+        .values()
+        .filter(|sandbox| sandbox.gone().is_some())
+        .cloned()
+        .collect();
     for object in objects {
         if let Some(end) = object.ended.clone() {
             crate::notices::ended(node, &object.object_id, end);
@@ -50,7 +54,9 @@ fn leaves_in_use(objects: &[Object]) -> HashMap<String, HashSet<u16>> {
     for object in objects {
         match Tag::decode(&object.tag) {
             Some(Tag::Exec(tag)) => used.entry(tag.sandbox_id).or_default().insert(tag.leaf),
-            Some(Tag::File { sandbox_id, leaf }) => used.entry(sandbox_id).or_default().insert(leaf),
+            Some(Tag::File { sandbox_id, leaf }) => {
+                used.entry(sandbox_id).or_default().insert(leaf)
+            }
             _ => continue,
         };
     }
@@ -64,18 +70,34 @@ fn take_up_sandbox(
     leaves: &HashMap<String, HashSet<u16>>,
 ) {
     let groups = node.layout.slot(tag.slot);
-    let number = |leaf: &Leaf| leaf.v2.file_name()?.to_str()?.strip_prefix('e')?.parse::<u16>().ok();
+    let number = |leaf: &Leaf| {
+        leaf.v2
+            .file_name()?
+            .to_str()?
+            .strip_prefix('e')?
+            .parse::<u16>()
+            .ok()
+    };
     let numbers: Vec<u16> = groups.leaves().iter().filter_map(number).collect();
     let next = numbers.iter().max().map_or(0, |last| last + 1);
     // A cause that was written down stays, whatever is found to have died of it.
-    let phase = if tag.cause.is_some() { Phase::Ending } else { Phase::Running };
+    let phase = if tag.cause.is_some() {
+        Phase::Ending
+    } else {
+        Phase::Running
+    };
     let sandbox = Sandbox::new(tag, groups, phase, Vec::new(), next);
     let none = HashSet::new();
     let used = leaves.get(&sandbox.id).unwrap_or(&none);
-    numbers.iter().filter(|index| !used.contains(index)).for_each(|index| sandbox.give_leaf(*index));
+    numbers
+        .iter()
+        .filter(|index| !used.contains(index))
+        .for_each(|index| sandbox.give_leaf(*index));
     sandbox.started_ns.set(object.started_ns);
     sandbox.arm(node);
-    node.sandboxes.borrow_mut().insert(sandbox.id.clone(), sandbox);
+    node.sandboxes
+        .borrow_mut()
+        .insert(sandbox.id.clone(), sandbox);
 }
 
 /// Takes up one object that is no sandbox. `false`: it belongs to nobody.
@@ -85,10 +107,16 @@ async fn take_up(node: &Rc<Node>, object: &Object) -> bool {
         Some(Tag::Exec(tag)) => take_up_exec(node, object, tag).await,
         Some(Tag::Stdin | Tag::Cancelled) => {
             let mut parts = object.object_id.splitn(3, '/');
-            let (Some(kind), Some(sandbox), Some(exec)) = (parts.next(), parts.next(), parts.next()) else { return false };
+            let (Some(kind), Some(sandbox), Some(exec)) =
+                (parts.next(), parts.next(), parts.next())
+            else {
+                return false;
+            };
             let known = node.sandboxes.borrow().contains_key(sandbox);
             if known && kind == "cx" {
-                node.cancelled.borrow_mut().insert((sandbox.to_owned(), exec.to_owned()));
+                node.cancelled
+                    .borrow_mut()
+                    .insert((sandbox.to_owned(), exec.to_owned()));
             }
             known
         }
@@ -105,17 +133,31 @@ async fn take_up(node: &Rc<Node>, object: &Object) -> bool {
             true
         }
         None => {
-            tracing::error!(object_id = object.object_id, "a tag that this version cannot read");
+            tracing::error!(
+                object_id = object.object_id,
+                "a tag that this version cannot read"
+            );
             false
         }
     }
 }
 
 async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
-    let Ok(sandbox) = node.sandbox(&tag.sandbox_id) else { return false };
+    let Ok(sandbox) = node.sandbox(&tag.sandbox_id) else {
+        return false;
+    };
     let exec = Exec::new(node, &sandbox, tag, exec::Phase::Running, false);
     exec.started_ns.set(object.started_ns);
-    match node.keeper.call(Call::Fetch { object_id: object.object_id.clone() }, &[]).await {
+    match node
+        .keeper
+        .call(
+            Call::Fetch {
+                object_id: object.object_id.clone(),
+            },
+            &[],
+        )
+        .await
+    {
         Ok((_, pipes)) => {
             for (stream, pipe) in exec.streams.iter().zip(pipes) {
                 stream.pipe.replace(Some(Rc::new(pipe)));
@@ -133,20 +175,29 @@ async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
         };
         match (cause, timeout_at) {
             // The grace may have ended meanwhile; SIGTERM may not have been sent, then the kill comes without it.
-            (true, _) => node.set_timer(Timer::Grace(exec.id.clone()), kill_at.unwrap_or_else(sys::boottime)),
+            (true, _) => node.set_timer(
+                Timer::Grace(exec.id.clone()),
+                kill_at.unwrap_or_else(sys::boottime),
+            ),
             (false, Some(at)) => node.set_timer(Timer::Timeout(exec.id.clone()), at),
             (false, None) => {}
         }
     }
-    node.execs.borrow_mut().insert(exec.id.clone(), Rc::clone(&exec));
+    node.execs
+        .borrow_mut()
+        .insert(exec.id.clone(), Rc::clone(&exec));
     exec::follow(node, &exec);
     true
 }
 
 async fn take_up_stdin(node: &Rc<Node>, exec: &Rc<Exec>) {
-    let call = Call::Fetch { object_id: stdin_object(&exec.sandbox.id, &exec.id) };
+    let call = Call::Fetch {
+        object_id: stdin_object(&exec.sandbox.id, &exec.id),
+    };
     // None is there once it was closed.
-    let Ok((_, mut fds)) = node.keeper.call(call, &[]).await else { return };
+    let Ok((_, mut fds)) = node.keeper.call(call, &[]).await else {
+        return;
+    };
     let Some(pipe) = fds.pop() else { return };
     let record = node.config.output().join(&exec.sandbox.id).join(&exec.id);
     match Stdin::new(pipe, &record) {
@@ -155,20 +206,11 @@ async fn take_up_stdin(node: &Rc<Node>, exec: &Rc<Exec>) {
     }
 }
 
-/// Groups and subvolumes of no sandbox.
+/// Subvolumes of no sandbox.
 async fn sweep(node: &Rc<Node>) {
-    let used: HashSet<u32> = node.sandboxes.borrow().values().map(|sandbox| sandbox.tag.borrow().slot).collect();
     let names: HashSet<String> = node.sandboxes.borrow().keys().cloned().collect();
-    let (layout, pool) = (node.layout.clone(), node.pool.clone());
-    let (told, done) = oneshot::channel();
+    let pool = node.pool.clone();
     let work = move || {
-        for index in layout.slots().unwrap_or_default() {
-            let groups = layout.slot(index);
-            if !used.contains(&index) && !groups.is_empty() {
-                tracing::warn!(index, "killing what is in a slot of no sandbox");
-                let _ = groups.kill();
-            }
-        }
         for name in pool.names().unwrap_or_default() {
             if !names.contains(&name) {
                 if let Err(error) = pool.delete(&name) {
@@ -176,8 +218,6 @@ async fn sweep(node: &Rc<Node>) {
                 }
             }
         }
-        let _ = told.send(());
     };
     node.objects.run(work).await;
-    let _ = done.await;
 }

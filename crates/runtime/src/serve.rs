@@ -7,15 +7,17 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dsec_proto::keeper::{Call, Object};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, Notify};
 
 use crate::config::Config;
+use crate::ending::{Ending, Reason};
 use crate::groups::Layout;
 use crate::keeper::{Keeper, Notice};
-use crate::kernel::{mounts, namespaces, seccomp, sys};
+use crate::kernel::{mounts, namespaces, poll, seccomp, sys};
 use crate::node::Node;
 use crate::plans::Profile;
 use crate::slots::Slots;
@@ -26,6 +28,8 @@ use crate::{connection, deadlines, notices, recover};
 
 /// Threads in the layers' mount namespace.
 const OBJECT_THREADS: usize = 2;
+/// How long a start waits for what it has killed.
+const TO_DIE: Duration = Duration::from_secs(2);
 /// As Docker's, when the node allows so many.
 const DESCRIPTORS: u64 = 1 << 20;
 
@@ -35,28 +39,52 @@ const DESCRIPTORS: u64 = 1 << 20;
 /// What kept it from coming up.
 pub fn serve(config: &Path) -> Result<(), String> {
     let config = Config::read(config)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
     let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime, run(config)).map_err(|error| error.to_string())
+    local
+        .block_on(&runtime, run(config))
+        .map_err(|error| error.to_string())
 }
 
 async fn run(config: Config) -> io::Result<()> {
     sys::raise_descriptor_limit();
+    let ending = Ending::prepare()?;
     let listener = inherited_listener()?;
     let (keeper, notices) = Keeper::connect(config.run_dir.join("keeper.sock")).await?;
-    let objects = keeper.list().await.map_err(|refusal| io::Error::other(refusal.message))?;
+    let objects = keeper
+        .list()
+        .await
+        .map_err(|refusal| io::Error::other(refusal.message))?;
     let node = node(config, keeper, &objects).await?;
     recover::recover(&node, &objects).await;
     tokio::task::spawn_local(deadlines::run(Rc::clone(&node)));
     tokio::task::spawn_local(accept(Rc::clone(&node), listener));
-    tracing::info!(node = node.config.node, sandboxes = node.sandboxes.borrow().len(), "serving");
-    watch_keeper(&node, notices).await
+    tracing::info!(
+        node = node.config.node,
+        sandboxes = node.sandboxes.borrow().len(),
+        "serving"
+    );
+    tokio::select! {
+        lost = watch_keeper(&node, notices) => lost,
+        reason = ending.came() => match reason? {
+            Reason::Asked => Ok(()),
+            Reason::Orphaned => {
+                kill_all(&node);
+                Err(io::Error::other("the keeper is dead; all sandboxes were killed"))
+            }
+        },
+    }
 }
 
 /// The listening socket is the keeper's: callers that come while no runtime lives wait in its queue.
 fn inherited_listener() -> io::Result<UnixListener> {
     if std::env::var("LISTEN_FDS").as_deref() != Ok("1") {
-        return Err(io::Error::other("started without its socket: the keeper passes it as descriptor 3"));
+        return Err(io::Error::other(
+            "started without its socket: the keeper passes it as descriptor 3",
+        ));
     }
     // SAFETY: LISTEN_FDS says that 3 is ours, and nothing else has taken it yet.
     let fd = unsafe { OwnedFd::from_raw_fd(3) };
@@ -74,12 +102,20 @@ async fn node(config: Config, keeper: Rc<Keeper>, objects: &[Object]) -> io::Res
         let config = config.clone();
         let open = move || {
             let pool = store::open_pool(&config)?;
-            Ok::<_, io::Error>((pool, Layers::open(config.layers_dirs.clone(), config.layer_mounts())?))
+            Ok::<_, io::Error>((
+                pool,
+                Layers::open(config.layers_dirs.clone(), config.layer_mounts())?,
+            ))
         };
         threads.run(open).await
     };
     let (pool, layers) = opened?;
-    let used: HashSet<u32> = objects.iter().filter_map(sandbox_tag).map(|tag| tag.slot).collect();
+    let used: HashSet<u32> = objects
+        .iter()
+        .filter_map(sandbox_tag)
+        .map(|tag| tag.slot)
+        .collect();
+    empty_slots(&layout, &used).await?;
     let slots = Slots::new(&config, layout.clone(), used)?;
     let init = sys::sealed("init", &std::fs::read(&config.init_path)?)?;
     let descriptors = sys::descriptor_limit().1.min(DESCRIPTORS);
@@ -91,7 +127,10 @@ async fn node(config: Config, keeper: Rc<Keeper>, objects: &[Object]) -> io::Res
         layers: Arc::new(layers),
         pool,
         slots,
-        profile: Profile { seccomp: seccomp::programs().map_err(io::Error::other)?, descriptors },
+        profile: Profile {
+            seccomp: seccomp::programs().map_err(io::Error::other)?,
+            descriptors,
+        },
         init,
         sandboxes: RefCell::default(),
         execs: RefCell::default(),
@@ -108,6 +147,24 @@ async fn node(config: Config, keeper: Rc<Keeper>, objects: &[Object]) -> io::Res
     }))
 }
 
+/// Kills what is in slots of no sandbox: its keeper died, or its creation was interrupted.
+async fn empty_slots(layout: &Layout, used: &HashSet<u32>) -> io::Result<()> {
+    for index in layout.slots()? {
+        let groups = layout.slot(index);
+        if !used.contains(&index) && !groups.is_empty() {
+            tracing::warn!(index, "killing what is in a slot of no sandbox");
+            groups.kill()?;
+            if tokio::time::timeout(TO_DIE, poll::until_empty(&groups.v2))
+                .await
+                .is_err()
+            {
+                tracing::error!(index, "what was killed does not die");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The tag of a sandbox's init.
 #[must_use]
 pub fn sandbox_tag(object: &Object) -> Option<SandboxTag> {
@@ -120,17 +177,30 @@ pub fn sandbox_tag(object: &Object) -> Option<SandboxTag> {
 /// Threads in the node's mount namespace for layers: the one that a former runtime left with the keeper, or a new one.
 async fn layer_threads(keeper: &Rc<Keeper>, objects: &[Object]) -> io::Result<Workers> {
     let refused = |refusal: dsec_proto::keeper::Refusal| io::Error::other(refusal.message);
-    let known = objects.iter().any(|object| object.object_id == LAYERS_OBJECT);
+    let known = objects
+        .iter()
+        .any(|object| object.object_id == LAYERS_OBJECT);
     let namespace = if known {
-        let call = Call::Fetch { object_id: LAYERS_OBJECT.into() };
+        let call = Call::Fetch {
+            object_id: LAYERS_OBJECT.into(),
+        };
         let (_, mut fds) = keeper.call(call, &[]).await.map_err(refused)?;
-        fds.pop().ok_or_else(|| io::Error::other("the keeper has lost the layers' namespace"))?
+        fds.pop()
+            .ok_or_else(|| io::Error::other("the keeper has lost the layers' namespace"))?
     } else {
         let made = std::thread::spawn(namespaces::own_mount_namespace).join();
-        let namespace = made.map_err(|_| io::Error::other("the thread of the layers' namespace died"))??;
+        let namespace =
+            made.map_err(|_| io::Error::other("the thread of the layers' namespace died"))??;
         let tag = Tag::Layers.encode().map_err(io::Error::other)?;
-        let call = Call::Put { object_id: LAYERS_OBJECT.into(), tag, held: vec![0] };
-        keeper.tell(call, &[namespace.as_raw_fd()]).await.map_err(refused)?;
+        let call = Call::Put {
+            object_id: LAYERS_OBJECT.into(),
+            tag,
+            held: vec![0],
+        };
+        keeper
+            .tell(call, &[namespace.as_raw_fd()])
+            .await
+            .map_err(refused)?;
         namespace
     };
     Workers::start("objects", OBJECT_THREADS, move || {
@@ -144,7 +214,10 @@ async fn accept(node: Rc<Node>, listener: UnixListener) {
         match listener.accept().await {
             Ok((socket, _)) => {
                 let uid = socket.peer_cred().map(|peer| peer.uid());
-                if uid.as_ref().is_ok_and(|uid| *uid == 0 || *uid == node.config.edge_uid) {
+                if uid
+                    .as_ref()
+                    .is_ok_and(|uid| *uid == 0 || *uid == node.config.edge_uid)
+                {
                     tokio::task::spawn_local(connection::serve(Rc::clone(&node), socket));
                 } else {
                     tracing::warn!("refused a caller: {uid:?}");
@@ -159,7 +232,10 @@ async fn accept(node: Rc<Node>, listener: UnixListener) {
 }
 
 /// Passes on what the keeper tells, until it is gone for good.
-async fn watch_keeper(node: &Rc<Node>, mut told: mpsc::UnboundedReceiver<Notice>) -> io::Result<()> {
+async fn watch_keeper(
+    node: &Rc<Node>,
+    mut told: mpsc::UnboundedReceiver<Notice>,
+) -> io::Result<()> {
     while let Some(notice) = told.recv().await {
         match notice {
             Notice::Ended(object_id, end) => notices::ended(node, &object_id, end),
@@ -170,9 +246,17 @@ async fn watch_keeper(node: &Rc<Node>, mut told: mpsc::UnboundedReceiver<Notice>
             Notice::Lost => break,
         }
     }
-    // Nobody would wait for these processes or tell of their ends.
+    kill_all(node);
+    Err(io::Error::other(
+        "the keeper is gone; all sandboxes were killed",
+    ))
+}
+
+/// Without a keeper nobody waits for these processes or tells of their ends.
+fn kill_all(node: &Node) {
     for sandbox in node.sandboxes.borrow().values() {
-        let _ = sandbox.groups.kill();
+        if let Err(error) = sandbox.groups.kill() {
+            tracing::error!(sandbox_id = sandbox.id, "kill: {error}");
+        }
     }
-    Err(io::Error::other("the keeper is gone; all sandboxes were killed"))
 }

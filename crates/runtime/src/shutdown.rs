@@ -15,18 +15,32 @@ use crate::tag::LAYERS_OBJECT;
 /// # Errors
 /// `conflict` while a sandbox lives; `node_error` when the pool is still in use.
 pub async fn shutdown(node: &Rc<Node>) -> WireResult<Empty> {
-    if let Some(sandbox) = node.sandboxes.borrow().values().find(|sandbox| !sandbox.is_over()) {
-        return Err(WireError::new("conflict", format!("{} is still there", sandbox.id)).about(&sandbox.id));
+    if let Some(sandbox) = node
+        .sandboxes
+        .borrow()
+        .values()
+        .find(|sandbox| !sandbox.is_over())
+    {
+        return Err(
+            WireError::new("conflict", format!("{} is still there", sandbox.id)).about(&sandbox.id),
+        );
     }
     node.closing.set(true);
     node.slots.close().await;
-    let (layers, config, layout) = (Arc::clone(&node.layers), node.config.clone(), node.layout.clone());
+    let (layers, config, layout) = (
+        Arc::clone(&node.layers),
+        node.config.clone(),
+        node.layout.clone(),
+    );
     let work = move || {
         layers.close();
         layout.remove();
         store::close_pool(&config)
     };
-    node.objects.run(work).await.map_err(|error| WireError::node("shutdown", format!("the pool: {error}")))?;
+    node.objects
+        .run(work)
+        .await
+        .map_err(|error| WireError::node("shutdown", format!("the pool: {error}")))?;
     node.keeper.ack(vec![LAYERS_OBJECT.into()]).await;
     Ok(Empty {})
 }

@@ -42,7 +42,13 @@ fn make(index: u32, start: u32, groups: SlotGroups) -> io::Result<Slot> {
     groups.make()?;
     let idmap = Arc::new(namespaces::id_map(start, RANGE)?);
     let devices = namespaces::devices(&idmap)?;
-    Ok(Slot { index, groups, network: Network::new()?, idmap, devices })
+    Ok(Slot {
+        index,
+        groups,
+        network: Network::new()?,
+        idmap,
+        devices,
+    })
 }
 
 /// All slots of the node.
@@ -65,7 +71,9 @@ impl Slots {
     /// When the thread that makes them cannot be started.
     pub fn new(config: &Config, layout: Layout, used: HashSet<u32>) -> io::Result<Rc<Self>> {
         let workers = Workers::start("slots", 1, || Ok(()))?;
-        let free = (0..crate::config::MAX_SLOTS).filter(|index| !used.contains(index)).collect();
+        let free = (0..crate::config::MAX_SLOTS)
+            .filter(|index| !used.contains(index))
+            .collect();
         let slots = Rc::new(Self {
             layout,
             block: config.clone(),
@@ -128,12 +136,18 @@ impl Slots {
     /// `capacity` when the node has no more; `node_error` when one cannot be made.
     pub async fn take(&self) -> WireResult<Slot> {
         if self.used.borrow().len() >= self.block.max_sandboxes as usize {
-            return Err(WireError::new("capacity", "this node has as many sandboxes as it is configured for"));
+            return Err(WireError::new(
+                "capacity",
+                "this node has as many sandboxes as it is configured for",
+            ));
         }
         let ready = self.ready.borrow_mut().pop_front();
         let slot = match ready {
             Some(slot) => slot,
-            None => self.one().await.map_err(|error| WireError::node("slot", error.to_string()))?,
+            None => self
+                .one()
+                .await
+                .map_err(|error| WireError::node("slot", error.to_string()))?,
         };
         self.used.borrow_mut().insert(slot.index);
         self.taken_at.set(Instant::now());

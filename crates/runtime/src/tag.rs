@@ -171,7 +171,10 @@ mod tests {
             strict: true,
             idle_ns: u64::MAX,
             lifetime_at: u64::MAX,
-            baseline: Baseline { oom_kills: u64::MAX, pids_refused: u64::MAX },
+            baseline: Baseline {
+                oom_kills: u64::MAX,
+                pids_refused: u64::MAX,
+            },
             main: Some("abcdefghijklmnopqrstuvwxyz".into()),
             cause: Some("main-exited".into()),
         })
@@ -196,7 +199,13 @@ mod tests {
         let short = vec![ByteBuf::from("echo"), ByteBuf::from("hello")];
         assert_eq!(shortened(&short), short);
         let long = vec![ByteBuf::from(vec![b'x'; 1 << 20]); 3];
-        assert!(shortened(&long).iter().map(|part| part.len()).sum::<usize>() <= MAX_ARGV);
+        assert!(
+            shortened(&long)
+                .iter()
+                .map(|part| part.len())
+                .sum::<usize>()
+                <= MAX_ARGV
+        );
         let many = vec![ByteBuf::new(); 10_000];
         assert!(shortened(&many).len() <= MAX_ARGV / 4);
     }

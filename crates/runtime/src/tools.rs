@@ -36,7 +36,10 @@ impl Tool {
 
     /// The keeper says that it is over.
     pub fn ended(&self, end: &Ended) {
-        self.enter(Ok(ToolEnd { exit_code: end.exit_code, signal: end.signal }));
+        self.enter(Ok(ToolEnd {
+            exit_code: end.exit_code,
+            signal: end.signal,
+        }));
     }
 
     async fn outcome(&self) -> WireResult<ToolEnd> {
@@ -63,7 +66,9 @@ pub async fn run(node: &Rc<Node>, params: &[u8], stream: &Stream) {
         Some(tool) => tool,
         None => {
             let tool = Rc::new(Tool::default());
-            node.tools.borrow_mut().insert(asked.tool_id.clone(), Rc::clone(&tool));
+            node.tools
+                .borrow_mut()
+                .insert(asked.tool_id.clone(), Rc::clone(&tool));
             if let Err(error) = spawn(node, &asked).await {
                 tool.enter(Err(error));
             }
@@ -85,13 +90,17 @@ fn object(tool_id: &str) -> String {
 fn checked(node: &Node, asked: ToolRun) -> WireResult<ToolRun> {
     check::tool_id(&asked.tool_id)?;
     if asked.stdin.is_some() {
-        return Err(WireError::new("unsupported", "tools have no standard input").with("field", "stdin"));
+        return Err(
+            WireError::new("unsupported", "tools have no standard input").with("field", "stdin"),
+        );
     }
     if asked.argv.is_empty() || asked.argv.iter().any(|part| part.contains(&0)) {
         return Err(WireError::invalid("there is no program to run").with("field", "argv"));
     }
     let log = Path::new(&asked.log);
-    let plain = log.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    let plain = log
+        .components()
+        .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     if plain && log.starts_with(&node.config.data_dir) {
         Ok(asked)
     } else {
@@ -101,21 +110,31 @@ fn checked(node: &Node, asked: ToolRun) -> WireResult<ToolRun> {
 
 async fn spawn(node: &Node, asked: &ToolRun) -> WireResult<()> {
     let broken = |error: std::io::Error| WireError::node("tool", error.to_string());
-    let log = OpenOptions::new().create(true).append(true).open(&asked.log).map_err(broken)?;
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&asked.log)
+        .map_err(broken)?;
     let mut parcel = Parcel::default();
     let mut join = Vec::new();
     for file in node.layout.plain("tools").map_err(broken)? {
-        let file: OwnedFd = File::options().write(true).open(file).map_err(broken)?.into();
+        let file: OwnedFd = File::options()
+            .write(true)
+            .open(file)
+            .map_err(broken)?
+            .into();
         join.push(parcel.give(file));
     }
     let log = parcel.give(log.into());
     use std::os::unix::ffi::OsStringExt;
-    let env = std::env::vars_os().filter(|(key, _)| key != "LISTEN_FDS" && key != "LISTEN_PID").map(|(key, value)| {
-        let mut pair = key.into_vec();
-        pair.push(b'=');
-        pair.extend(value.into_vec());
-        ByteBuf::from(pair)
-    });
+    let env = std::env::vars_os()
+        .filter(|(key, _)| key != "LISTEN_FDS" && key != "LISTEN_PID")
+        .map(|(key, value)| {
+            let mut pair = key.into_vec();
+            pair.push(b'=');
+            pair.extend(value.into_vec());
+            ByteBuf::from(pair)
+        });
     let program = Exec {
         programs: asked.argv[..1].to_vec(),
         file: None,
@@ -126,10 +145,20 @@ async fn spawn(node: &Node, asked: &ToolRun) -> WireResult<()> {
     let steps = vec![Step::Setsid, Step::JoinCgroups(join)];
     let call = Call::Spawn {
         object_id: object(&asked.tool_id),
-        tag: Tag::Tool.encode().map_err(|error| WireError::node("tag", error))?,
-        plan: Some(Box::new(Plan { clone: Clone3::default(), steps, end: End::Exec(program) })),
+        tag: Tag::Tool
+            .encode()
+            .map_err(|error| WireError::node("tag", error))?,
+        plan: Some(Box::new(Plan {
+            clone: Clone3::default(),
+            steps,
+            end: End::Exec(program),
+        })),
         plan_fd: None,
         held: Vec::new(),
     };
-    node.keeper.call(call, parcel.numbers()).await.map(drop).map_err(|refusal| errors_of(&refusal))
+    node.keeper
+        .call(call, parcel.numbers())
+        .await
+        .map(drop)
+        .map_err(|refusal| errors_of(&refusal))
 }

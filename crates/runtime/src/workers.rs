@@ -6,6 +6,14 @@ use tokio::sync::oneshot;
 
 type Job = Box<dyn FnOnce() + Send>;
 
+fn work(jobs: &Mutex<mpsc::Receiver<Job>>) {
+    loop {
+        let job = jobs.lock().ok().and_then(|jobs| jobs.recv().ok());
+        let Some(job) = job else { return };
+        job();
+    }
+}
+
 /// A few threads that are alike.
 #[derive(Clone)]
 pub struct Workers(mpsc::Sender<Job>);
@@ -26,18 +34,21 @@ impl Workers {
         let (told, outcomes) = mpsc::channel();
         for number in 0..count {
             let (receiver, begin, told) = (Arc::clone(&receiver), Arc::clone(&begin), told.clone());
-            std::thread::Builder::new().name(format!("{name}-{number}")).spawn(move || {
-                let begun = begin();
-                let good = begun.is_ok();
-                let _ = told.send(begun);
-                while good {
-                    let job = receiver.lock().ok().and_then(|receiver| receiver.recv().ok());
-                    let Some(job) = job else { return };
-                    job();
-                }
-            })?;
+            std::thread::Builder::new()
+                .name(format!("{name}-{number}"))
+                .spawn(move || {
+                    let begun = begin();
+                    let good = begun.is_ok();
+                    let _ = told.send(begun);
+                    if good {
+                        work(&receiver);
+                    }
+                })?;
         }
-        outcomes.iter().take(count).collect::<std::io::Result<()>>()?;
+        outcomes
+            .iter()
+            .take(count)
+            .collect::<std::io::Result<()>>()?;
         Ok(Self(sender))
     }
 

@@ -53,10 +53,18 @@ fn good_ones_pass() {
 /// IDs that could name a path, another node or nothing are refused.
 #[test]
 fn ids_are_patterns() {
-    for text in ["", "sb-rt-../../../../etc/passwd", "sb--abcdefghijklmnopqrstuvwxyz", "sb-rt-ABCDEFGHIJKLMNOPQRSTUVWXYZ"] {
+    for text in [
+        "",
+        "sb-rt-../../../../etc/passwd",
+        "sb--abcdefghijklmnopqrstuvwxyz",
+        "sb-rt-ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+    ] {
         assert_eq!(code(sandbox_id(text)), "invalid_argument", "{text}");
     }
-    assert_eq!(code(exec_id("abcdefghijklmnopqrstuvwxy1")), "invalid_argument");
+    assert_eq!(
+        code(exec_id("abcdefghijklmnopqrstuvwxy1")),
+        "invalid_argument"
+    );
     assert_eq!(code(digest(&"G".repeat(64))), "invalid_argument");
     assert_eq!(code(digest("../x")), "invalid_argument");
     assert_eq!(code(sandbox(&a_sandbox(), "other")), "invalid_argument");
@@ -79,7 +87,11 @@ fn limits_have_a_range() {
     for (number, change) in broken.iter().enumerate() {
         let mut spec = a_sandbox();
         change(&mut spec);
-        assert_eq!(code(sandbox(&spec, "rt")), "invalid_argument", "case {number}");
+        assert_eq!(
+            code(sandbox(&spec, "rt")),
+            "invalid_argument",
+            "case {number}"
+        );
     }
 }
 

@@ -58,20 +58,28 @@ async fn kill_rest(exec: &Exec) {
 }
 
 fn conclude(node: &Rc<Node>, exec: &Rc<Exec>, end: &Ended) {
-    let died_with = exec.sandbox.gone().filter(|_| end.signal == Some(libc::SIGKILL) && exec.tag.borrow().cause.is_none());
+    let died_with = exec
+        .sandbox
+        .gone()
+        .filter(|_| end.signal == Some(libc::SIGKILL) && exec.tag.borrow().cause.is_none());
     if let Some(failure) = &end.failure {
         let refusal = dsec_proto::keeper::Refusal {
             code: "failed".into(),
             message: failure.message.clone(),
             failure: Some(failure.clone()),
         };
-        exec.enter(Phase::Failed(super::errors_of(&refusal).about(&exec.sandbox.id)));
+        exec.enter(Phase::Failed(
+            super::errors_of(&refusal).about(&exec.sandbox.id),
+        ));
     } else if let Some(cause) = died_with {
         exec.enter(Phase::Failed(WireError::gone(&exec.sandbox.id, &cause)));
     } else {
         let facts = facts(node, exec, end);
         exec.enter(Phase::Ended(facts.clone()));
-        node.tell(RuntimeEvent::ExecEnded { sandbox_id: exec.sandbox.id.clone(), end: facts });
+        node.tell(RuntimeEvent::ExecEnded {
+            sandbox_id: exec.sandbox.id.clone(),
+            end: facts,
+        });
     }
     let (also, of) = (Rc::clone(node), Rc::clone(exec));
     if exec.stdin.borrow().is_some() {
@@ -106,7 +114,10 @@ fn facts(node: &Node, exec: &Exec, end: &Ended) -> ExecEnd {
         stderr_total: exec.streams[1].log.total(),
         started_at: sys::unix_time(exec.started_ns.get()),
         duration_ns: end.ended_ns.saturating_sub(exec.started_ns.get()),
-        usage: ExecUsage { cpu_ns, memory_peak_bytes },
+        usage: ExecUsage {
+            cpu_ns,
+            memory_peak_bytes,
+        },
     }
 }
 
@@ -116,7 +127,10 @@ fn quota_hits(node: &Node, exec: &Exec, refused_before: u64) -> Vec<String> {
     let full = used.is_some_and(|used| used + BLOCK >= sandbox.disk_bytes);
     let refused = exec.sandbox.groups.pids_refused() > refused_before;
     let hits = [("disk", full), ("pids", refused)];
-    hits.iter().filter(|(_, hit)| *hit).map(|(name, _)| (*name).to_owned()).collect()
+    hits.iter()
+        .filter(|(_, hit)| *hit)
+        .map(|(name, _)| (*name).to_owned())
+        .collect()
 }
 
 /// `exec.ack`: the edge has committed the ends of these.
@@ -133,7 +147,10 @@ pub async fn ack(node: &Rc<Node>, exec_ids: &[String]) {
 /// Lets the keeper forget an exec once the edge has its end and nothing can write any more: a process in the background
 /// keeps its pipes, and its group.
 pub async fn settle(node: &Rc<Node>, exec: &Rc<Exec>) {
-    let silent = exec.streams.iter().all(|stream| stream.pipe.borrow().is_none());
+    let silent = exec
+        .streams
+        .iter()
+        .all(|stream| stream.pipe.borrow().is_none());
     if !exec.acked.get() || !silent || exec.released.get() || exec.is_running() {
         return;
     }
@@ -143,7 +160,9 @@ pub async fn settle(node: &Rc<Node>, exec: &Rc<Exec>) {
         return;
     }
     exec.released.set(true);
-    node.keeper.ack(vec![exec_object(&exec.sandbox.id, &exec.id)]).await;
+    node.keeper
+        .ack(vec![exec_object(&exec.sandbox.id, &exec.id)])
+        .await;
     if exec.sandbox.gone().is_none() {
         exec.sandbox.give_leaf(exec.tag.borrow().leaf);
     }

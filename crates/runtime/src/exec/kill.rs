@@ -7,11 +7,11 @@ use dsec_proto::keeper::Call;
 use dsec_proto::runtime::ExecKill;
 
 use super::{Exec, Phase};
+use crate::check;
 use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::tag::{cancelled_object, exec_object, Tag};
 use crate::timers::Timer;
-use crate::check;
 
 /// `exec.kill`. Returns when it is confirmed.
 ///
@@ -21,7 +21,9 @@ pub async fn kill(node: &Rc<Node>, request: ExecKill) -> WireResult<()> {
     check::sandbox_id(&request.sandbox_id)?;
     check::exec_id(&request.exec_id)?;
     if request.cause != "cancelled" {
-        return Err(WireError::invalid(format!("not a cause: {:?}", request.cause)).with("field", "cause"));
+        return Err(
+            WireError::invalid(format!("not a cause: {:?}", request.cause)).with("field", "cause"),
+        );
     }
     let known = node.exec(&request.sandbox_id, &request.exec_id).ok();
     match (known, request.signal) {
@@ -31,7 +33,10 @@ pub async fn kill(node: &Rc<Node>, request: ExecKill) -> WireResult<()> {
             exec.until(|exec| (!exec.is_running()).then_some(())).await;
             rest(&exec).await
         }
-        (None, Some(_)) => Err(WireError::not_found(format!("there is no exec {}", request.exec_id))),
+        (None, Some(_)) => Err(WireError::not_found(format!(
+            "there is no exec {}",
+            request.exec_id
+        ))),
         (None, None) => remember(node, request).await,
     }
 }
@@ -41,7 +46,18 @@ async fn send(node: &Node, exec: &Exec, signal: i32) -> WireResult<()> {
         return Err(WireError::invalid(format!("not a signal: {signal}")).with("field", "signal"));
     }
     let object_id = exec_object(&exec.sandbox.id, &exec.id);
-    match node.keeper.tell(Call::Signal { object_id, signal, group: true }, &[]).await {
+    match node
+        .keeper
+        .tell(
+            Call::Signal {
+                object_id,
+                signal,
+                group: true,
+            },
+            &[],
+        )
+        .await
+    {
         Err(refusal) if !matches!(refusal.code.as_str(), "ended" | "unknown_object") => {
             Err(WireError::invalid(refusal.message).with("field", "signal"))
         }
@@ -68,9 +84,18 @@ async fn remember(node: &Rc<Node>, request: ExecKill) -> WireResult<()> {
     node.live(&request.sandbox_id)?;
     let object_id = cancelled_object(&request.sandbox_id, &request.exec_id);
     let tag = Tag::Cancelled.encode().unwrap_or_default();
-    node.cancelled.borrow_mut().insert((request.sandbox_id, request.exec_id));
+    node.cancelled
+        .borrow_mut()
+        .insert((request.sandbox_id, request.exec_id));
     node.keeper
-        .tell(Call::Put { object_id, tag, held: Vec::new() }, &[])
+        .tell(
+            Call::Put {
+                object_id,
+                tag,
+                held: Vec::new(),
+            },
+            &[],
+        )
         .await
         .map_err(|refusal| WireError::node("kill", refusal.message))
 }
@@ -97,7 +122,17 @@ pub async fn terminate(node: &Rc<Node>, exec: &Rc<Exec>, cause: &str, grace_ns: 
     }
     let object_id = exec_object(&exec.sandbox.id, &exec.id);
     if grace_ns > 0 {
-        let _ = node.keeper.tell(Call::Signal { object_id, signal: libc::SIGTERM, group: true }, &[]).await;
+        let _ = node
+            .keeper
+            .tell(
+                Call::Signal {
+                    object_id,
+                    signal: libc::SIGTERM,
+                    group: true,
+                },
+                &[],
+            )
+            .await;
     }
     if exec.is_running() {
         let at = exec.tag.borrow().kill_at.unwrap_or(kill_at);
@@ -107,7 +142,9 @@ pub async fn terminate(node: &Rc<Node>, exec: &Rc<Exec>, cause: &str, grace_ns: 
 
 /// The time of an exec is over.
 pub fn out_of_time(node: &Rc<Node>, exec_id: &str) {
-    let Some(exec) = node.execs.borrow().get(exec_id).cloned() else { return };
+    let Some(exec) = node.execs.borrow().get(exec_id).cloned() else {
+        return;
+    };
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {
         let grace_ns = exec.tag.borrow().grace_ns;
@@ -117,7 +154,9 @@ pub fn out_of_time(node: &Rc<Node>, exec_id: &str) {
 
 /// The grace of an exec is over: everything in its cgroup is killed. The end comes from the keeper.
 pub fn out_of_grace(node: &Rc<Node>, exec_id: &str) {
-    let Some(exec) = node.execs.borrow().get(exec_id).cloned() else { return };
+    let Some(exec) = node.execs.borrow().get(exec_id).cloned() else {
+        return;
+    };
     let leaf = exec.sandbox.groups.leaf(exec.tag.borrow().leaf);
     if let Err(error) = leaf.kill() {
         tracing::error!(exec_id, "kill: {error}");

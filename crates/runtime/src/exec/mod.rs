@@ -82,10 +82,20 @@ pub struct Exec {
 
 impl Exec {
     /// An exec with the streams that its files say, or new ones.
-    pub fn new(node: &Node, sandbox: &Rc<Sandbox>, tag: ExecTag, phase: Phase, new: bool) -> Rc<Self> {
+    pub fn new(
+        node: &Node,
+        sandbox: &Rc<Sandbox>,
+        tag: ExecTag,
+        phase: Phase,
+        new: bool,
+    ) -> Rc<Self> {
         let directory = node.config.output().join(&sandbox.id).join(&tag.exec_id);
         let stream = |channel| Stream {
-            log: if new { Log::new(&directory, channel) } else { Log::find(&directory, channel) },
+            log: if new {
+                Log::new(&directory, channel)
+            } else {
+                Log::find(&directory, channel)
+            },
             pipe: RefCell::default(),
             taken: Cell::new(0),
         };
@@ -113,7 +123,10 @@ impl Exec {
     /// Whether it may still run.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        matches!(&*self.phase.borrow(), Phase::Starting | Phase::Running | Phase::Ending)
+        matches!(
+            &*self.phase.borrow(),
+            Phase::Starting | Phase::Running | Phase::Ending
+        )
     }
 
     /// Exit code, once it has exited.
@@ -159,11 +172,20 @@ impl Exec {
         };
         ExecState {
             exec_id: self.id.clone(),
-            state: if self.is_running() { "running" } else { "ended" }.into(),
+            state: if self.is_running() {
+                "running"
+            } else {
+                "ended"
+            }
+            .into(),
             argv: self.tag.borrow().argv.clone(),
             started_at: sys::unix_time(self.started_ns.get()),
-            stdout_total: end.as_ref().map_or_else(|| self.streams[0].log.total(), |end| end.stdout_total),
-            stderr_total: end.as_ref().map_or_else(|| self.streams[1].log.total(), |end| end.stderr_total),
+            stdout_total: end
+                .as_ref()
+                .map_or_else(|| self.streams[0].log.total(), |end| end.stdout_total),
+            stderr_total: end
+                .as_ref()
+                .map_or_else(|| self.streams[1].log.total(), |end| end.stderr_total),
             end,
         }
     }

@@ -21,7 +21,11 @@ pub fn follow(node: &Rc<Node>, exec: &Rc<Exec>) {
         let (node, exec) = (Rc::clone(node), Rc::clone(exec));
         tokio::task::spawn_local(async move {
             if let Err(error) = stream(&exec, index).await {
-                tracing::error!(exec_id = exec.id, channel = index + 1, "output can no longer be recorded: {error}");
+                tracing::error!(
+                    exec_id = exec.id,
+                    channel = index + 1,
+                    "output can no longer be recorded: {error}"
+                );
             }
             exec.streams[index].pipe.replace(None);
             exec.streams[index].log.close();
@@ -42,7 +46,9 @@ impl AsRawFd for Watched {
 
 async fn stream(exec: &Exec, index: usize) -> std::io::Result<()> {
     let stream = &exec.streams[index];
-    let Some(pipe) = stream.pipe.borrow().clone() else { return Ok(()) };
+    let Some(pipe) = stream.pipe.borrow().clone() else {
+        return Ok(());
+    };
     let watched = poll::watch(Watched(Rc::clone(&pipe)), Interest::READABLE)?;
     loop {
         let mut ready = tokio::select! {
@@ -64,7 +70,8 @@ async fn stream(exec: &Exec, index: usize) -> std::io::Result<()> {
 
 /// Returns once the sandbox is empty and the stream was let go.
 async fn let_go(exec: &Exec, index: usize) {
-    exec.until(|exec| exec.streams[index].pipe.borrow().is_none().then_some(())).await;
+    exec.until(|exec| exec.streams[index].pipe.borrow().is_none().then_some(()))
+        .await;
 }
 
 /// With backpressure, waits for a reader; a program that has ended is not held up any more.
@@ -73,7 +80,8 @@ async fn has_room(exec: &Exec, stream: &Stream) {
         return;
     }
     let free = |exec: &Exec| {
-        let over = !matches!(&*exec.phase.borrow(), Phase::Running) || stream.pipe.borrow().is_none();
+        let over =
+            !matches!(&*exec.phase.borrow(), Phase::Running) || stream.pipe.borrow().is_none();
         (over || stream.log.total() < stream.taken.get() + AHEAD).then_some(())
     };
     exec.until(free).await;
@@ -81,7 +89,9 @@ async fn has_room(exec: &Exec, stream: &Stream) {
 
 /// Takes what the pipe has now, and no more: somebody in the background may write for ever.
 pub fn drain(stream: &Stream) {
-    let Some(pipe) = stream.pipe.borrow().clone() else { return };
+    let Some(pipe) = stream.pipe.borrow().clone() else {
+        return;
+    };
     let mut waiting = 0i32;
     // SAFETY: FIONREAD writes one int.
     unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &mut waiting) };

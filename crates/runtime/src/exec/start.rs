@@ -34,17 +34,37 @@ pub async fn start(node: &Rc<Node>, spec: ExecSpec) -> WireResult<Rc<Exec>> {
     }
     let sandbox = node.live(&spec.sandbox_id)?;
     sandbox
-        .until(|sandbox| (!matches!(&*sandbox.phase.borrow(), sandbox::Phase::Creating) || spec.is_main).then_some(()))
+        .until(|sandbox| {
+            (!matches!(&*sandbox.phase.borrow(), sandbox::Phase::Creating) || spec.is_main)
+                .then_some(())
+        })
         .await;
     let sandbox = node.live(&sandbox.id)?;
     node.has_descriptors(8)?;
-    if node.cancelled.borrow().contains(&(spec.sandbox_id.clone(), spec.exec_id.clone())) {
+    if node
+        .cancelled
+        .borrow()
+        .contains(&(spec.sandbox_id.clone(), spec.exec_id.clone()))
+    {
         return Ok(unrun(node, &sandbox, &spec));
     }
-    let (index, leaf) = sandbox.take_leaf().map_err(|error| WireError::node("groups", error.to_string()))?;
-    let baseline = Baseline { oom_kills: leaf.oom_kills(), pids_refused: sandbox.groups.pids_refused() };
-    let exec = Exec::new(node, &sandbox, tag_of(&spec, index, baseline), Phase::Starting, true);
-    node.execs.borrow_mut().insert(spec.exec_id.clone(), Rc::clone(&exec));
+    let (index, leaf) = sandbox
+        .take_leaf()
+        .map_err(|error| WireError::node("groups", error.to_string()))?;
+    let baseline = Baseline {
+        oom_kills: leaf.oom_kills(),
+        pids_refused: sandbox.groups.pids_refused(),
+    };
+    let exec = Exec::new(
+        node,
+        &sandbox,
+        tag_of(&spec, index, baseline),
+        Phase::Starting,
+        true,
+    );
+    node.execs
+        .borrow_mut()
+        .insert(spec.exec_id.clone(), Rc::clone(&exec));
     match launch(node, &exec, &spec, &leaf).await {
         Ok(()) => {
             running(node, &exec);
@@ -73,7 +93,13 @@ async fn begun(exec: &Rc<Exec>) -> WireResult<Rc<Exec>> {
 
 /// An exec that was killed before it was started.
 fn unrun(node: &Node, sandbox: &Rc<Sandbox>, spec: &ExecSpec) -> Rc<Exec> {
-    let exec = Exec::new(node, sandbox, tag_of(spec, 0, Baseline::default()), Phase::Starting, true);
+    let exec = Exec::new(
+        node,
+        sandbox,
+        tag_of(spec, 0, Baseline::default()),
+        Phase::Starting,
+        true,
+    );
     let end = ExecEnd {
         exec_id: spec.exec_id.clone(),
         ended: "cancelled".into(),
@@ -89,7 +115,9 @@ fn unrun(node: &Node, sandbox: &Rc<Sandbox>, spec: &ExecSpec) -> Rc<Exec> {
     };
     exec.released.set(true);
     exec.enter(Phase::Ended(end));
-    node.execs.borrow_mut().insert(spec.exec_id.clone(), Rc::clone(&exec));
+    node.execs
+        .borrow_mut()
+        .insert(spec.exec_id.clone(), Rc::clone(&exec));
     exec
 }
 
@@ -135,7 +163,8 @@ fn pipes(node: &Node, exec: &Exec, spec: &ExecSpec) -> std::io::Result<Ends> {
         give(&reader)?;
         sys::nonblocking(&writer)?;
         let record = node.config.output().join(&exec.sandbox.id).join(&exec.id);
-        exec.stdin.replace(Some(Rc::new(Stdin::new(writer, &record)?)));
+        exec.stdin
+            .replace(Some(Rc::new(Stdin::new(writer, &record)?)));
         stdin = Some(reader);
     }
     Ok(Ends { stdin, outputs })
@@ -162,14 +191,33 @@ async fn launch(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec, leaf: &Leaf) 
     };
     let strict = exec.sandbox.tag.borrow().strict;
     let plan = plans::exec(&node.profile, strict, spec, &entrant, fds);
-    let pipes: Vec<Rc<OwnedFd>> = exec.streams.iter().filter_map(|stream| stream.pipe.borrow().clone()).collect();
-    let held = pipes.iter().map(|pipe| parcel.lend(pipe.as_ref())).collect();
-    if let Some(stdin) = exec.stdin.borrow().clone() {
-        stdin.hold(node, exec).await.map_err(|refusal| WireError::node("stdin", refusal.message))?;
+    let pipes: Vec<Rc<OwnedFd>> = exec
+        .streams
+        .iter()
+        .filter_map(|stream| stream.pipe.borrow().clone())
+        .collect();
+    let held = pipes
+        .iter()
+        .map(|pipe| parcel.lend(pipe.as_ref()))
+        .collect();
+    let stdin = exec.stdin.borrow().clone();
+    if let Some(stdin) = stdin {
+        stdin
+            .hold(node, exec)
+            .await
+            .map_err(|refusal| WireError::node("stdin", refusal.message))?;
     }
-    let tag = Tag::Exec(exec.tag.borrow().clone()).encode().map_err(|error| WireError::node("tag", error))?;
+    let tag = Tag::Exec(exec.tag.borrow().clone())
+        .encode()
+        .map_err(|error| WireError::node("tag", error))?;
     let object_id = exec_object(&exec.sandbox.id, &exec.id);
-    let call = Call::Spawn { object_id, tag, plan: Some(Box::new(plan)), plan_fd: None, held };
+    let call = Call::Spawn {
+        object_id,
+        tag,
+        plan: Some(Box::new(plan)),
+        plan_fd: None,
+        held,
+    };
     let started = spawn_in_time(node, call, &parcel, leaf).await?;
     exec.started_ns.set(started);
     Ok(())
@@ -187,7 +235,10 @@ async fn spawn_in_time(node: &Node, call: Call, parcel: &Parcel, leaf: &Leaf) ->
     };
     match answer {
         Ok((Answer::Spawned { started_ns, .. }, _)) => Ok(started_ns),
-        Ok((other, _)) => Err(WireError::node("exec", format!("unexpected answer {other:?}"))),
+        Ok((other, _)) => Err(WireError::node(
+            "exec",
+            format!("unexpected answer {other:?}"),
+        )),
         Err(refusal) => Err(errors_of(&refusal)),
     }
 }
@@ -197,7 +248,9 @@ async fn spawn_in_time(node: &Node, call: Call, parcel: &Parcel, leaf: &Leaf) ->
 pub fn errors_of(refusal: &Refusal) -> WireError {
     let Some(failure) = &refusal.failure else {
         return match refusal.code.as_str() {
-            "gone" | "unknown_object" => WireError::new("sandbox_gone", "the sandbox has ended").with("cause", "lost"),
+            "gone" | "unknown_object" => {
+                WireError::new("sandbox_gone", "the sandbox has ended").with("cause", "lost")
+            }
             _ => WireError::node("exec", format!("{}: {}", refusal.code, refusal.message)),
         };
     };
@@ -205,13 +258,26 @@ pub fn errors_of(refusal: &Refusal) -> WireError {
     let error = match (failure.step.as_str(), failure.errno) {
         ("exec", libc::ENOENT | libc::ENOTDIR) => WireError::new("executable_not_found", said),
         ("exec", libc::E2BIG) => WireError::invalid(said).with("field", "argv"),
-        ("exec", libc::EACCES | libc::EPERM | libc::ENOEXEC | libc::ELOOP | libc::ELIBBAD | libc::ETXTBSY | libc::EISDIR) => {
-            WireError::new("not_executable", said)
-        }
+        (
+            "exec",
+            libc::EACCES
+            | libc::EPERM
+            | libc::ENOEXEC
+            | libc::ELOOP
+            | libc::ELIBBAD
+            | libc::ETXTBSY
+            | libc::EISDIR,
+        ) => WireError::new("not_executable", said),
         ("resolve_user", _) => WireError::invalid(said).in_phase("user"),
-        ("chdir", libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::ELOOP | libc::ENAMETOOLONG | libc::EROFS) => {
-            WireError::invalid(said).in_phase("cwd")
-        }
+        (
+            "chdir",
+            libc::ENOENT
+            | libc::ENOTDIR
+            | libc::EACCES
+            | libc::ELOOP
+            | libc::ENAMETOOLONG
+            | libc::EROFS,
+        ) => WireError::invalid(said).in_phase("cwd"),
         _ if refusal.code == "gone" => {
             WireError::new("sandbox_gone", "the sandbox has ended").with("cause", "lost")
         }

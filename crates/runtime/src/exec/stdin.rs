@@ -38,12 +38,22 @@ impl Stdin {
     /// When its record cannot be made.
     pub fn new(pipe: OwnedFd, directory: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(directory)?;
-        let record = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(directory.join("0"))?;
+        let record = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(directory.join("0"))?;
         let mut taken = [0; 8];
         let known = record.read_exact_at(&mut taken, 0).is_ok();
         let taken = Cell::new(if known { u64::from_le_bytes(taken) } else { 0 });
         let pipe = poll::watch(pipe, Interest::WRITABLE)?;
-        Ok(Self { pipe, taken, record, writing: tokio::sync::Mutex::new(()) })
+        Ok(Self {
+            pipe,
+            taken,
+            record,
+            writing: tokio::sync::Mutex::new(()),
+        })
     }
 
     /// Bytes that the program's pipe has taken.
@@ -59,7 +69,16 @@ impl Stdin {
     pub async fn hold(&self, node: &Node, exec: &Exec) -> Result<(), Refusal> {
         let object_id = stdin_object(&exec.sandbox.id, &exec.id);
         let tag = Tag::Stdin.encode().unwrap_or_default();
-        node.keeper.tell(Call::Put { object_id, tag, held: vec![0] }, &[self.pipe.get_ref().as_raw_fd()]).await
+        node.keeper
+            .tell(
+                Call::Put {
+                    object_id,
+                    tag,
+                    held: vec![0],
+                },
+                &[self.pipe.get_ref().as_raw_fd()],
+            )
+            .await
     }
 
     /// Writes bytes that stand at `offset`. What came before is skipped, so that a frame may be repeated.
@@ -76,7 +95,10 @@ impl Stdin {
         let known = usize::try_from(taken - offset).unwrap_or(usize::MAX);
         let mut rest = bytes.get(known..).unwrap_or_default();
         while !rest.is_empty() {
-            let written = self.pipe.async_io(Interest::WRITABLE, |pipe| write_now(pipe.as_raw_fd(), rest)).await;
+            let written = self
+                .pipe
+                .async_io(Interest::WRITABLE, |pipe| write_now(pipe.as_raw_fd(), rest))
+                .await;
             match written {
                 Ok(count) => {
                     self.taken.set(self.taken.get() + count as u64);
@@ -105,6 +127,8 @@ pub async fn close(node: &Node, exec: &Exec) {
     let open = exec.stdin.borrow_mut().take();
     if let Some(stdin) = open {
         drop(stdin.writing.lock().await);
-        node.keeper.ack(vec![stdin_object(&exec.sandbox.id, &exec.id)]).await;
+        node.keeper
+            .ack(vec![stdin_object(&exec.sandbox.id, &exec.id)])
+            .await;
     }
 }

@@ -36,9 +36,16 @@ fn outcome(exec: &Exec) -> Option<(WireResult<ExecEnd>, [u64; 2])> {
 }
 
 /// Serves one reader to the end of the exec, or until the reader leaves.
-pub async fn collect_or_stream(node: &Rc<Node>, exec: &Rc<Exec>, wanted: Wanted, stream: &mut Stream) {
+pub async fn collect_or_stream(
+    node: &Rc<Node>,
+    exec: &Rc<Exec>,
+    wanted: Wanted,
+    stream: &mut Stream,
+) {
     let _open = exec.sandbox.stream();
-    let started = Started { started_at: sys::unix_time(exec.started_ns.get()) };
+    let started = Started {
+        started_at: sys::unix_time(exec.started_ns.get()),
+    };
     if wanted.mode == Mode::Detach {
         return stream.out.finish(Ok(started)).await;
     }
@@ -52,7 +59,10 @@ pub async fn collect_or_stream(node: &Rc<Node>, exec: &Rc<Exec>, wanted: Wanted,
     let outcome = match ended {
         Some(Ok((outcome, totals))) => {
             if wanted.mode == Mode::Collect {
-                reader.collect(totals, wanted.max_output_bytes).await.and(outcome)
+                reader
+                    .collect(totals, wanted.max_output_bytes)
+                    .await
+                    .and(outcome)
             } else {
                 outcome
             }
@@ -81,7 +91,14 @@ impl<'a> Reader<'a> {
             let asked = wanted.credit.get(&(index as u8 + 1)).copied();
             asked.unwrap_or(at[index].saturating_add(DEFAULT_CREDIT))
         });
-        Self { node, exec, out, at, until, granted: 0 }
+        Self {
+            node,
+            exec,
+            out,
+            at,
+            until,
+            granted: 0,
+        }
     }
 
     /// Lets the client send more standard input, when there is room for a good deal.
@@ -99,15 +116,23 @@ impl<'a> Reader<'a> {
     /// Takes what the client says.
     async fn take(&mut self, input: Input) -> WireResult<()> {
         match input {
-            Input::Until { channel: channel @ (1 | 2), offset } => {
+            Input::Until {
+                channel: channel @ (1 | 2),
+                offset,
+            } => {
                 let until = &mut self.until[usize::from(channel) - 1];
                 *until = offset.max(*until);
                 Ok(())
             }
-            Input::Data { channel: 0, offset, bytes } => self.feed(offset, bytes).await,
-            Input::Until { channel, .. } | Input::Data { channel, .. } => {
-                Err(WireError::new("protocol_error", format!("channel {channel} is not for that")))
-            }
+            Input::Data {
+                channel: 0,
+                offset,
+                bytes,
+            } => self.feed(offset, bytes).await,
+            Input::Until { channel, .. } | Input::Data { channel, .. } => Err(WireError::new(
+                "protocol_error",
+                format!("channel {channel} is not for that"),
+            )),
         }
     }
 
@@ -120,7 +145,10 @@ impl<'a> Reader<'a> {
             };
         };
         if offset + bytes.len() as u64 > self.granted {
-            return Err(WireError::new("protocol_error", "more standard input than was granted"));
+            return Err(WireError::new(
+                "protocol_error",
+                "more standard input than was granted",
+            ));
         }
         let end = bytes.is_empty();
         // A program that does not read must not hold up its own output: the write goes on beside it. Writes are taken in
@@ -166,7 +194,9 @@ impl<'a> Reader<'a> {
             told.as_mut().enable();
             self.grant().await;
             let outcome = outcome(self.exec);
-            let ends = outcome.as_ref().map_or([u64::MAX; 2], |(_, totals)| *totals);
+            let ends = outcome
+                .as_ref()
+                .map_or([u64::MAX; 2], |(_, totals)| *totals);
             match self.send_some(ends).await {
                 Ok(true) => {
                     while let Ok(input) = stream.input.try_recv() {
@@ -183,7 +213,9 @@ impl<'a> Reader<'a> {
                 Ok(false) => {}
                 Err(error) => return Some(Err(error)),
             }
-            if let Some(outcome) = outcome.filter(|_| self.at[0] >= ends[0] && self.at[1] >= ends[1]) {
+            if let Some(outcome) =
+                outcome.filter(|_| self.at[0] >= ends[0] && self.at[1] >= ends[1])
+            {
                 return Some(Ok(outcome));
             }
             tokio::select! {
@@ -225,7 +257,13 @@ impl<'a> Reader<'a> {
         let channel = index as u8 + 1;
         let to = self.exec.streams[index].log.gap(at).map(|to| to.min(end));
         if let Some(to) = to {
-            self.out.item(&Gap { gap: channel, from: at, to }).await;
+            self.out
+                .item(&Gap {
+                    gap: channel,
+                    from: at,
+                    to,
+                })
+                .await;
         }
         to
     }
@@ -237,7 +275,13 @@ impl<'a> Reader<'a> {
         match read.map_err(|error| WireError::node("output", error.to_string()))? {
             Read::Nothing => Ok(at),
             Read::Gap(to) => {
-                self.out.item(&Gap { gap: channel, from: at, to }).await;
+                self.out
+                    .item(&Gap {
+                        gap: channel,
+                        from: at,
+                        to,
+                    })
+                    .await;
                 Ok(to)
             }
             Read::Bytes(bytes) => {
@@ -254,7 +298,10 @@ impl<'a> Reader<'a> {
                 while at < to {
                     let next = self.send(index, at, to).await?;
                     if next == at {
-                        return Err(WireError::node("output", "a segment is shorter than it was"));
+                        return Err(WireError::node(
+                            "output",
+                            "a segment is shorter than it was",
+                        ));
                     }
                     at = next;
                 }

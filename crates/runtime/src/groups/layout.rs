@@ -59,7 +59,11 @@ fn hierarchies(mounts: &str) -> Vec<(String, PathBuf)> {
         match parts.as_slice() {
             [_, path, "cgroup2", ..] => found.push((String::new(), PathBuf::from(path))),
             [_, path, "cgroup", options, ..] => {
-                found.extend(options.split(',').map(|option| (option.to_owned(), PathBuf::from(path))));
+                found.extend(
+                    options
+                        .split(',')
+                        .map(|option| (option.to_owned(), PathBuf::from(path))),
+                );
             }
             _ => {}
         }
@@ -84,19 +88,49 @@ impl Layout {
     /// When a controller is nowhere.
     pub fn find(root: &str) -> io::Result<Self> {
         let found = hierarchies(&std::fs::read_to_string("/proc/self/mounts")?);
-        let at = |name: &str| found.iter().find(|(key, _)| key == name).map(|(_, path)| path.join(root));
+        let at = |name: &str| {
+            found
+                .iter()
+                .find(|(key, _)| key == name)
+                .map(|(_, path)| path.join(root))
+        };
         let v1 = match (at("memory"), at("cpuacct"), at("cpu"), at("pids")) {
-            (Some(memory), Some(cpuacct), Some(cpu), Some(pids)) => Some(V1 { memory, cpuacct, cpu, pids }),
+            (Some(memory), Some(cpuacct), Some(cpu), Some(pids)) => Some(V1 {
+                memory,
+                cpuacct,
+                cpu,
+                pids,
+            }),
             _ => None,
         };
         Ok(match (at(""), v1) {
-            (Some(v2), None) => Self { mode: Mode::V2, v2, v1: None, _own: None },
-            (Some(v2), v1) => Self { mode: Mode::Hybrid, v2, v1, _own: None },
-            (None, None) => return Err(io::Error::other("neither a cgroup v2 tree nor all v1 controllers are mounted")),
+            (Some(v2), None) => Self {
+                mode: Mode::V2,
+                v2,
+                v1: None,
+                _own: None,
+            },
+            (Some(v2), v1) => Self {
+                mode: Mode::Hybrid,
+                v2,
+                v1,
+                _own: None,
+            },
+            (None, None) => {
+                return Err(io::Error::other(
+                    "neither a cgroup v2 tree nor all v1 controllers are mounted",
+                ))
+            }
             (None, v1) => {
-                let own = mounts::Configuring::new("cgroup2")?.mount(attr::NOSUID | attr::NODEV | attr::NOEXEC)?;
+                let own = mounts::Configuring::new("cgroup2")?
+                    .mount(attr::NOSUID | attr::NODEV | attr::NOEXEC)?;
                 let v2 = PathBuf::from(format!("/proc/self/fd/{}", own.as_raw_fd())).join(root);
-                Self { mode: Mode::V1, v2, v1, _own: Some(Arc::new(own)) }
+                Self {
+                    mode: Mode::V1,
+                    v2,
+                    v1,
+                    _own: Some(Arc::new(own)),
+                }
             }
         })
     }
@@ -139,7 +173,9 @@ impl Layout {
     /// The errno.
     pub fn slots(&self) -> io::Result<Vec<u32>> {
         let names = std::fs::read_dir(&self.v2)?.flatten();
-        Ok(names.filter_map(|entry| entry.file_name().to_str()?.strip_prefix('s')?.parse().ok()).collect())
+        Ok(names
+            .filter_map(|entry| entry.file_name().to_str()?.strip_prefix('s')?.parse().ok())
+            .collect())
     }
 
     /// Files to join for a process that belongs to no sandbox, in a group of this name.
@@ -175,9 +211,15 @@ mod tests {
     /// Each controller of a shared mount is found, and the v2 tree by its type.
     #[test]
     fn hierarchies_are_found_by_controller() {
-        let mounts = "cgroup /c/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup2 /c/unified cgroup2 rw 0 0\n";
+        let mounts =
+            "cgroup /c/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup2 /c/unified cgroup2 rw 0 0\n";
         let found = hierarchies(mounts);
-        let at = |name: &str| found.iter().find(|(key, _)| key == name).map(|(_, path)| path.clone());
+        let at = |name: &str| {
+            found
+                .iter()
+                .find(|(key, _)| key == name)
+                .map(|(_, path)| path.clone())
+        };
         assert_eq!(at("cpuacct"), Some("/c/cpu,cpuacct".into()));
         assert_eq!(at(""), Some("/c/unified".into()));
         assert_eq!(at("memory"), None);

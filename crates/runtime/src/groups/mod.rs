@@ -35,15 +35,20 @@ fn field(file: &Path, key: &str) -> u64 {
 }
 
 fn field_of(text: &str, key: &str) -> u64 {
-    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+    value
+        .and_then(|value| value.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// Makes a directory that may be there already.
 fn directory(path: &Path) -> io::Result<()> {
     match std::fs::create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        other => other.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+        other => other
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
     }
 }
 

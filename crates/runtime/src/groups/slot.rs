@@ -37,7 +37,10 @@ impl SlotGroups {
             cpu: v1.cpu.join(&name),
             pids: v1.pids.join(&name),
         });
-        Self { v2: layout.v2.join(&name), v1 }
+        Self {
+            v2: layout.v2.join(&name),
+            v1,
+        }
     }
 
     /// Makes what is missing and sets the counters back, for the next user of an empty slot.
@@ -60,7 +63,10 @@ impl SlotGroups {
             put(&v1.memory.join("memory.max_usage_in_bytes"), "0")?;
             put(&v1.cpuacct.join("cpuacct.usage"), "0")?;
         } else {
-            put(&self.v2.join("cgroup.subtree_control"), "+memory +pids +cpu")?;
+            put(
+                &self.v2.join("cgroup.subtree_control"),
+                "+memory +pids +cpu",
+            )?;
         }
         for leaf in [self.init(), self.leaf(0), self.leaf(1)] {
             leaf.make()?;
@@ -82,7 +88,10 @@ impl SlotGroups {
     }
 
     fn named(&self, name: String) -> Leaf {
-        Leaf { v2: self.v2.join(&name), v1: self.v1.clone().map(|v1| (v1, name)) }
+        Leaf {
+            v2: self.v2.join(&name),
+            v1: self.v1.clone().map(|v1| (v1, name)),
+        }
     }
 
     /// All leaves that exist. Those of former sandboxes still have their memory group, whose counters go on.
@@ -94,7 +103,9 @@ impl SlotGroups {
     fn below(&self, path: &Path) -> Vec<Leaf> {
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
         let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        directories.filter_map(|entry| Some(self.named(entry.file_name().into_string().ok()?))).collect()
+        directories
+            .filter_map(|entry| Some(self.named(entry.file_name().into_string().ok()?)))
+            .collect()
     }
 
     /// Sets the limits.
@@ -143,7 +154,14 @@ impl SlotGroups {
     /// Forks that the limit refused, so far.
     #[must_use]
     pub fn pids_refused(&self) -> u64 {
-        field(&self.v1.as_ref().map_or(&self.v2, |v1| &v1.pids).join("pids.events"), "max")
+        field(
+            &self
+                .v1
+                .as_ref()
+                .map_or(&self.v2, |v1| &v1.pids)
+                .join("pids.events"),
+            "max",
+        )
     }
 
     /// OOM kills of all leaves, so far.
@@ -155,7 +173,10 @@ impl SlotGroups {
     /// Counters that cannot be set back, as they are now.
     #[must_use]
     pub fn baseline(&self) -> Baseline {
-        Baseline { oom_kills: self.oom_kills(), pids_refused: self.pids_refused() }
+        Baseline {
+            oom_kills: self.oom_kills(),
+            pids_refused: self.pids_refused(),
+        }
     }
 
     /// What the sandbox has used since `since`. The disk is counted elsewhere.

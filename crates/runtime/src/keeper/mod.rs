@@ -66,7 +66,13 @@ impl Keeper {
             let (notices, receiver) = mpsc::unbounded_channel();
             let socket = RefCell::new(Rc::new(poll::watch(packet::dial(&path)?, BOTH)?));
             let (path, next) = (path.clone(), Cell::new(1));
-            let keeper = Rc::new(Self { path, socket, next, waiting: RefCell::default(), notices });
+            let keeper = Rc::new(Self {
+                path,
+                socket,
+                next,
+                waiting: RefCell::default(),
+                notices,
+            });
             let listening = tokio::task::spawn_local(Rc::clone(&keeper).listen());
             match keeper.hello().await {
                 Ok(()) => return Ok((keeper, receiver)),
@@ -80,7 +86,15 @@ impl Keeper {
     }
 
     async fn hello(&self) -> Result<(), Refusal> {
-        self.call(Call::Hello { version: VERSION, role: "runtime".into() }, &[]).await.map(drop)
+        self.call(
+            Call::Hello {
+                version: VERSION,
+                role: "runtime".into(),
+            },
+            &[],
+        )
+        .await
+        .map(drop)
     }
 
     /// Asks something. The descriptors stay the caller's and must live until the answer.
@@ -90,8 +104,21 @@ impl Keeper {
     pub async fn call(&self, call: Call, fds: &[RawFd]) -> Outcome {
         let id = self.next.replace(self.next.get() + 1);
         let (answer, outcome) = oneshot::channel();
-        let packet = Packet::of(&Request { id, call: call.clone() }, fds);
-        self.waiting.borrow_mut().insert(id, Waiting { call, fds: fds.to_vec(), answer });
+        let packet = Packet::of(
+            &Request {
+                id,
+                call: call.clone(),
+            },
+            fds,
+        );
+        self.waiting.borrow_mut().insert(
+            id,
+            Waiting {
+                call,
+                fds: fds.to_vec(),
+                answer,
+            },
+        );
         let socket = Rc::clone(&self.socket.borrow());
         let sent = match packet {
             Ok(packet) => packet.send(&socket).await,
@@ -99,12 +126,20 @@ impl Keeper {
         };
         if let Err(error) = sent {
             // A broken connection is the listener's to mend; anything else is this call's own fault.
-            if !matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN)) {
+            if !matches!(
+                error.raw_os_error(),
+                Some(libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN)
+            ) {
                 self.waiting.borrow_mut().remove(&id);
-                return Err(refusal("invalid", format!("the request could not be sent: {error}")));
+                return Err(refusal(
+                    "invalid",
+                    format!("the request could not be sent: {error}"),
+                ));
             }
         }
-        outcome.await.unwrap_or_else(|_| Err(refusal("gone", "the keeper is gone".into())))
+        outcome
+            .await
+            .unwrap_or_else(|_| Err(refusal("gone", "the keeper is gone".into())))
     }
 
     /// As [`Self::call`], for calls that answer with nothing.
@@ -139,7 +174,15 @@ impl Keeper {
     /// Forgets an object; one that is not known (any more) is no fault.
     pub async fn ack(&self, object_ids: Vec<String>) {
         for some in object_ids.chunks(256) {
-            if let Err(refusal) = self.tell(Call::Ack { object_ids: some.to_vec() }, &[]).await {
+            if let Err(refusal) = self
+                .tell(
+                    Call::Ack {
+                        object_ids: some.to_vec(),
+                    },
+                    &[],
+                )
+                .await
+            {
                 tracing::warn!(objects = ?some, code = refusal.code, "acknowledgement refused: {}", refusal.message);
             }
         }
@@ -184,15 +227,29 @@ impl Keeper {
             let dialled = packet::dial(&self.path).and_then(|socket| poll::watch(socket, BOTH));
             match dialled {
                 Ok(socket) => break Rc::new(socket),
-                Err(_) if Instant::now() < end => tokio::time::sleep(Duration::from_millis(20)).await,
+                Err(_) if Instant::now() < end => {
+                    tokio::time::sleep(Duration::from_millis(20)).await
+                }
                 Err(_) => return false,
             }
         };
         *self.socket.borrow_mut() = Rc::clone(&socket);
-        let hello = Request { id: 0, call: Call::Hello { version: VERSION, role: "runtime".into() } };
+        let hello = Request {
+            id: 0,
+            call: Call::Hello {
+                version: VERSION,
+                role: "runtime".into(),
+            },
+        };
         let mut again: Vec<(Request, Vec<RawFd>)> = vec![(hello, Vec::new())];
         for (id, waiting) in self.waiting.borrow().iter() {
-            again.push((Request { id: *id, call: waiting.call.clone() }, waiting.fds.clone()));
+            again.push((
+                Request {
+                    id: *id,
+                    call: waiting.call.clone(),
+                },
+                waiting.fds.clone(),
+            ));
         }
         again.sort_by_key(|(request, _)| request.id);
         for (request, fds) in again {
@@ -210,7 +267,11 @@ impl Keeper {
 }
 
 fn refusal(code: &str, message: String) -> Refusal {
-    Refusal { code: code.into(), message, failure: None }
+    Refusal {
+        code: code.into(),
+        message,
+        failure: None,
+    }
 }
 
 /// Descriptors that travel with a plan, by the positions that the plan names.

@@ -32,7 +32,11 @@ pub fn dial(path: &Path) -> io::Result<OwnedFd> {
     unsafe {
         let socket = owned(libc::c_long::from(libc::socket(libc::AF_UNIX, kind, 0)))?;
         let length = mem::size_of::<libc::sockaddr_un>() as libc::socklen_t;
-        check(libc::c_long::from(libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length)))?;
+        check(libc::c_long::from(libc::connect(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            length,
+        )))?;
         Ok(socket)
     }
 }
@@ -48,11 +52,18 @@ impl Packet {
     /// A request as a packet; a plan that is too long for one goes into sealed memory.
     pub fn of(request: &Request, fds: &[RawFd]) -> io::Result<Self> {
         let encode = |request: &Request| rmp_serde::to_vec_named(request).map_err(io::Error::other);
-        let mut packet = Self { bytes: encode(request)?, fds: fds.to_vec(), _plan: None };
+        let mut packet = Self {
+            bytes: encode(request)?,
+            fds: fds.to_vec(),
+            _plan: None,
+        };
         if packet.bytes.len() > MAX_PACKET {
             let mut request = request.clone();
             if let Call::Spawn { plan, plan_fd, .. } = &mut request.call {
-                let memory = sealed("plan", &rmp_serde::to_vec_named(&plan.take()).map_err(io::Error::other)?)?;
+                let memory = sealed(
+                    "plan",
+                    &rmp_serde::to_vec_named(&plan.take()).map_err(io::Error::other)?,
+                )?;
                 *plan_fd = Some(packet.fds.len() as u16);
                 packet.fds.push(memory.as_raw_fd());
                 packet._plan = Some(memory);
@@ -67,12 +78,17 @@ impl Packet {
 
     /// Sends it whole.
     pub async fn send(&self, socket: &AsyncFd<OwnedFd>) -> io::Result<()> {
-        socket.async_io(Interest::WRITABLE, |fd| self.send_now(fd.as_raw_fd())).await
+        socket
+            .async_io(Interest::WRITABLE, |fd| self.send_now(fd.as_raw_fd()))
+            .await
     }
 
     fn send_now(&self, socket: RawFd) -> io::Result<()> {
         let mut control = [0u64; CONTROL / 8];
-        let mut part = libc::iovec { iov_base: self.bytes.as_ptr() as *mut _, iov_len: self.bytes.len() };
+        let mut part = libc::iovec {
+            iov_base: self.bytes.as_ptr() as *mut _,
+            iov_len: self.bytes.len(),
+        };
         // SAFETY: an all-zero header is valid; it then points to buffers that outlive the call, and the control
         // buffer is aligned and has room for MAX_FDS descriptors.
         unsafe {
@@ -87,22 +103,37 @@ impl Packet {
                 (*message).cmsg_level = libc::SOL_SOCKET;
                 (*message).cmsg_type = libc::SCM_RIGHTS;
                 (*message).cmsg_len = libc::CMSG_LEN(payload) as _;
-                std::ptr::copy_nonoverlapping(self.fds.as_ptr(), libc::CMSG_DATA(message).cast(), self.fds.len());
+                std::ptr::copy_nonoverlapping(
+                    self.fds.as_ptr(),
+                    libc::CMSG_DATA(message).cast(),
+                    self.fds.len(),
+                );
             }
-            check(libc::sendmsg(socket, &header, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as libc::c_long)?;
+            check(
+                libc::sendmsg(socket, &header, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+                    as libc::c_long,
+            )?;
         }
         Ok(())
     }
 }
 
 /// Receives one packet: its length in `buffer`, 0 at the end of the connection, and its descriptors.
-pub async fn receive(socket: &AsyncFd<OwnedFd>, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    socket.async_io(Interest::READABLE, |fd| receive_now(fd.as_raw_fd(), buffer)).await
+pub async fn receive(
+    socket: &AsyncFd<OwnedFd>,
+    buffer: &mut [u8],
+) -> io::Result<(usize, Vec<OwnedFd>)> {
+    socket
+        .async_io(Interest::READABLE, |fd| receive_now(fd.as_raw_fd(), buffer))
+        .await
 }
 
 fn receive_now(socket: RawFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut control = [0u64; CONTROL / 8];
-    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut part = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
     // SAFETY: an all-zero header is valid; it then points to buffers that outlive the call. Control messages are walked
     // by the macros within the length that the kernel has set; each descriptor is new and taken once.
     unsafe {
@@ -116,11 +147,14 @@ fn receive_now(socket: RawFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<Owned
         let mut fds = Vec::new();
         let mut message = libc::CMSG_FIRSTHDR(&header);
         while !message.is_null() {
-            if (*message).cmsg_level == libc::SOL_SOCKET && (*message).cmsg_type == libc::SCM_RIGHTS {
+            if (*message).cmsg_level == libc::SOL_SOCKET && (*message).cmsg_type == libc::SCM_RIGHTS
+            {
                 let bytes = (*message).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
                 let first = libc::CMSG_DATA(message).cast::<RawFd>();
                 for index in 0..bytes / mem::size_of::<RawFd>() {
-                    fds.push(OwnedFd::from_raw_fd(std::ptr::read_unaligned(first.add(index))));
+                    fds.push(OwnedFd::from_raw_fd(std::ptr::read_unaligned(
+                        first.add(index),
+                    )));
                 }
             }
             message = libc::CMSG_NXTHDR(&header, message);

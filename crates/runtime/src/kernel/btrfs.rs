@@ -33,7 +33,9 @@ const fn iowr(number: u64, size: u64) -> libc::Ioctl {
 
 fn call<T>(file: &File, request: libc::Ioctl, argument: &mut T) -> io::Result<()> {
     // SAFETY: each caller passes the structure whose size is part of the request's number.
-    check(libc::c_long::from(unsafe { libc::ioctl(file.as_raw_fd(), request, std::ptr::from_mut(argument)) }))?;
+    check(libc::c_long::from(unsafe {
+        libc::ioctl(file.as_raw_fd(), request, std::ptr::from_mut(argument))
+    }))?;
     Ok(())
 }
 
@@ -49,7 +51,13 @@ struct VolArgs {
 
 impl VolArgs {
     fn named(name: &str) -> io::Result<Self> {
-        let mut args = Self { fd: 0, transid: 0, flags: 0, unused: [0; 4], name: [0; 4040] };
+        let mut args = Self {
+            fd: 0,
+            transid: 0,
+            flags: 0,
+            unused: [0; 4],
+            name: [0; 4040],
+        };
         if name.len() > 255 || name.contains('\0') {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
@@ -75,7 +83,10 @@ impl Pool {
     pub fn at(path: &Path) -> io::Result<Self> {
         let mut info = [0u8; 1024];
         call(&File::open(path)?, FS_INFO, &mut info)?;
-        Ok(Self { path: path.into(), sysfs: Path::new("/sys/fs/btrfs").join(uuid(&info[16..32])) })
+        Ok(Self {
+            path: path.into(),
+            sysfs: Path::new("/sys/fs/btrfs").join(uuid(&info[16..32])),
+        })
     }
 
     /// Counts space by the subvolume that wrote it first.
@@ -83,7 +94,11 @@ impl Pool {
     /// # Errors
     /// EINVAL before Linux 6.7.
     pub fn enable_simple_quota(&self) -> io::Result<()> {
-        call(&File::open(&self.path)?, QUOTA_CTL, &mut [QUOTA_ENABLE_SIMPLE, 0u64])
+        call(
+            &File::open(&self.path)?,
+            QUOTA_CTL,
+            &mut [QUOTA_ENABLE_SIMPLE, 0u64],
+        )
     }
 
     /// A subvolume that can hold `limit` bytes. Returns its ID.
@@ -95,7 +110,11 @@ impl Pool {
         call(&pool, SUBVOL_CREATE_V2, &mut VolArgs::named(name)?)?;
         let id = subvolume_id(&File::open(self.path.join(name))?)?;
         // qgroup, flags, max_referenced, max_exclusive, two reservations.
-        call(&pool, QGROUP_LIMIT, &mut [id, LIMIT_MAX_REFERENCED, limit, 0, 0, 0])?;
+        call(
+            &pool,
+            QGROUP_LIMIT,
+            &mut [id, LIMIT_MAX_REFERENCED, limit, 0, 0, 0],
+        )?;
         Ok(id)
     }
 
@@ -104,7 +123,11 @@ impl Pool {
     /// # Errors
     /// ENOENT.
     pub fn delete(&self, name: &str) -> io::Result<()> {
-        call(&File::open(&self.path)?, SNAP_DESTROY_V2, &mut VolArgs::named(name)?)
+        call(
+            &File::open(&self.path)?,
+            SNAP_DESTROY_V2,
+            &mut VolArgs::named(name)?,
+        )
     }
 
     /// Removes the counter of a deleted subvolume; EBUSY while the space is not yet back.
@@ -120,7 +143,13 @@ impl Pool {
     #[must_use]
     pub fn used_by(&self, id: u64) -> Option<u64> {
         let group = self.sysfs.join(format!("qgroups/0_{id}"));
-        let read = |name: &str| std::fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
+        let read = |name: &str| {
+            std::fs::read_to_string(group.join(name))
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
         Some(read("referenced")? + read("rsv_data").unwrap_or(0))
     }
 
@@ -129,7 +158,10 @@ impl Pool {
     /// # Errors
     /// The errno.
     pub fn names(&self) -> io::Result<Vec<String>> {
-        Ok(std::fs::read_dir(&self.path)?.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+        Ok(std::fs::read_dir(&self.path)?
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect())
     }
 
     /// Size and use in bytes. Quick.
@@ -141,9 +173,14 @@ impl Pool {
         // SAFETY: all-zero is a valid value, and the call fills it.
         let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
         // SAFETY: a valid place for the result.
-        check(libc::c_long::from(unsafe { libc::fstatvfs(pool.as_raw_fd(), &mut found) }))?;
+        check(libc::c_long::from(unsafe {
+            libc::fstatvfs(pool.as_raw_fd(), &mut found)
+        }))?;
         let unit = found.f_frsize;
-        Ok((found.f_blocks * unit, (found.f_blocks - found.f_bfree) * unit))
+        Ok((
+            found.f_blocks * unit,
+            (found.f_blocks - found.f_bfree) * unit,
+        ))
     }
 }
 
@@ -160,7 +197,14 @@ pub fn subvolume_id(directory: &File) -> io::Result<u64> {
 
 fn uuid(bytes: &[u8]) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
 }
 
 #[cfg(test)]
@@ -170,9 +214,9 @@ mod tests {
     /// The numbers of the ioctls are those of linux/btrfs.h.
     #[test]
     fn ioctl_numbers() {
-        assert_eq!(SUBVOL_CREATE_V2 as u64 & 0xffff_ffff, 0x5000_9418);
-        assert_eq!(QUOTA_CTL as u64 & 0xffff_ffff, 0xc010_9428);
-        assert_eq!(QGROUP_LIMIT as u64 & 0xffff_ffff, 0x8030_942b);
+        assert_eq!(SUBVOL_CREATE_V2, 0x5000_9418);
+        assert_eq!(QUOTA_CTL, 0xc010_9428);
+        assert_eq!(QGROUP_LIMIT, 0x8030_942b);
         assert_eq!(std::mem::size_of::<VolArgs>(), 4096);
     }
 

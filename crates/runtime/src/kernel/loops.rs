@@ -47,8 +47,12 @@ struct LoopConfig {
 pub fn find(file: &Path) -> io::Result<Option<PathBuf>> {
     let wanted = std::fs::metadata(file)?;
     for entry in std::fs::read_dir("/sys/block")?.flatten() {
-        let Ok(backing) = std::fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
-        let Ok(found) = std::fs::metadata(backing.trim_end()) else { continue };
+        let Ok(backing) = std::fs::read_to_string(entry.path().join("loop/backing_file")) else {
+            continue;
+        };
+        let Ok(found) = std::fs::metadata(backing.trim_end()) else {
+            continue;
+        };
         if (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()) {
             return Ok(Some(Path::new("/dev").join(entry.file_name())));
         }
@@ -62,10 +66,15 @@ pub fn find(file: &Path) -> io::Result<Option<PathBuf>> {
 /// The errno; another process may take the free device first, which is tried again.
 pub fn attach(file: &Path) -> io::Result<PathBuf> {
     let backing = OpenOptions::new().read(true).write(true).open(file)?;
-    let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
+    let control = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/loop-control")?;
     loop {
         // SAFETY: the call takes no argument.
-        let number = check(libc::c_long::from(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) }))?;
+        let number = check(libc::c_long::from(unsafe {
+            libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE)
+        }))?;
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let device = OpenOptions::new().read(true).write(true).open(&path)?;
         match configure(&device, &backing, LO_FLAGS_DIRECT_IO) {
@@ -86,7 +95,9 @@ fn configure(device: &File, backing: &File, flags: u32) -> io::Result<()> {
     config.fd = backing.as_raw_fd() as u32;
     config.info.flags = flags;
     // SAFETY: the structure is what LOOP_CONFIGURE reads.
-    check(libc::c_long::from(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &config) }))?;
+    check(libc::c_long::from(unsafe {
+        libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &config)
+    }))?;
     Ok(())
 }
 
@@ -97,6 +108,8 @@ fn configure(device: &File, backing: &File, flags: u32) -> io::Result<()> {
 pub fn detach(device: &Path) -> io::Result<()> {
     let device = File::open(device)?;
     // SAFETY: the call takes no argument.
-    check(libc::c_long::from(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD) }))?;
+    check(libc::c_long::from(unsafe {
+        libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD)
+    }))?;
     Ok(())
 }

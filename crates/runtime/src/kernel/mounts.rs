@@ -42,12 +42,28 @@ impl Configuring {
     pub fn new(kind: &str) -> io::Result<Self> {
         let kind = c(kind)?;
         // SAFETY: `kind` is a valid string for the time of the call.
-        Ok(Self(owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) })?))
+        Ok(Self(owned(unsafe {
+            libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC)
+        })?))
     }
 
-    fn config(&self, command: libc::c_long, key: *const libc::c_char, value: *const libc::c_char) -> io::Result<()> {
+    fn config(
+        &self,
+        command: libc::c_long,
+        key: *const libc::c_char,
+        value: *const libc::c_char,
+    ) -> io::Result<()> {
         // SAFETY: `key` and `value` are null or valid strings that the callers hold.
-        check(unsafe { libc::syscall(libc::SYS_fsconfig, self.0.as_raw_fd(), command, key, value, 0) })?;
+        check(unsafe {
+            libc::syscall(
+                libc::SYS_fsconfig,
+                self.0.as_raw_fd(),
+                command,
+                key,
+                value,
+                0,
+            )
+        })?;
         Ok(())
     }
 
@@ -84,7 +100,14 @@ impl Configuring {
             return Err(self.explained("create", error));
         }
         // SAFETY: plain numbers.
-        owned(unsafe { libc::syscall(libc::SYS_fsmount, self.0.as_raw_fd(), FSMOUNT_CLOEXEC, attributes) })
+        owned(unsafe {
+            libc::syscall(
+                libc::SYS_fsmount,
+                self.0.as_raw_fd(),
+                FSMOUNT_CLOEXEC,
+                attributes,
+            )
+        })
     }
 
     /// The error with the message that the kernel keeps in the context.
@@ -177,7 +200,9 @@ pub fn unmount(target: &Path, lazily: bool) -> io::Result<()> {
     let target = c(target.as_os_str().as_encoded_bytes())?;
     let flags = if lazily { libc::MNT_DETACH } else { 0 };
     // SAFETY: a valid string.
-    check(libc::c_long::from(unsafe { libc::umount2(target.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) }))?;
+    check(libc::c_long::from(unsafe {
+        libc::umount2(target.as_ptr(), flags | libc::UMOUNT_NOFOLLOW)
+    }))?;
     Ok(())
 }
 
@@ -189,7 +214,13 @@ pub fn make_private() -> io::Result<()> {
     let flags = libc::MS_REC | libc::MS_PRIVATE;
     // SAFETY: strings are literals, the rest is null as the call allows.
     check(libc::c_long::from(unsafe {
-        libc::mount(c"none".as_ptr(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null())
+        libc::mount(
+            c"none".as_ptr(),
+            c"/".as_ptr(),
+            std::ptr::null(),
+            flags,
+            std::ptr::null(),
+        )
     }))?;
     Ok(())
 }
@@ -207,7 +238,11 @@ fn mountinfo_line(line: &str) -> Option<(String, String, String)> {
     let (left, right) = line.split_once(" - ")?;
     let path = left.split(' ').nth(4)?;
     let mut right = right.split(' ');
-    Some((unescaped(path), right.next()?.into(), unescaped(right.next()?)))
+    Some((
+        unescaped(path),
+        right.next()?.into(),
+        unescaped(right.next()?),
+    ))
 }
 
 /// mountinfo writes blanks and backslashes as three octal digits.
@@ -216,7 +251,9 @@ fn unescaped(text: &str) -> String {
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {
-        let octal = text.get(at + 1..at + 4).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        let octal = text
+            .get(at + 1..at + 4)
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
         if let (b'\\', Some(byte)) = (bytes[at], octal) {
             out.push(byte);
             at += 4;
@@ -236,7 +273,11 @@ mod tests {
     #[test]
     fn mountinfo_is_unescaped() {
         let line = r"36 35 98:0 / /mnt/a\040b rw,noatime master:1 - erofs /x\134y rw";
-        let expected = ("/mnt/a b".to_owned(), "erofs".to_owned(), r"/x\y".to_owned());
+        let expected = (
+            "/mnt/a b".to_owned(),
+            "erofs".to_owned(),
+            r"/x\y".to_owned(),
+        );
         assert_eq!(mountinfo_line(line), Some(expected));
     }
 }

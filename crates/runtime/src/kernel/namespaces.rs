@@ -25,7 +25,9 @@ pub fn own_mount_namespace() -> io::Result<OwnedFd> {
 pub fn enter_mount_namespace(namespace: &OwnedFd) -> io::Result<()> {
     unshare(libc::CLONE_FS)?;
     // SAFETY: a plain call on a borrowed descriptor.
-    check(libc::c_long::from(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) }))?;
+    check(libc::c_long::from(unsafe {
+        libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS)
+    }))?;
     Ok(())
 }
 
@@ -53,7 +55,9 @@ impl Network {
         unshare(libc::CLONE_NEWNET)?;
         let made = Self::here();
         // SAFETY: a plain call on our own descriptor.
-        check(libc::c_long::from(unsafe { libc::setns(home.as_raw_fd(), libc::CLONE_NEWNET) }))?;
+        check(libc::c_long::from(unsafe {
+            libc::setns(home.as_raw_fd(), libc::CLONE_NEWNET)
+        }))?;
         made
     }
 
@@ -62,7 +66,10 @@ impl Network {
         std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")?;
         let attributes = attr::RDONLY | attr::NOSUID | attr::NODEV | attr::NOEXEC;
         let sysfs = Configuring::new("sysfs")?.mount(attributes)?;
-        Ok(Self { namespace: File::open("/proc/thread-self/ns/net")?.into(), sysfs })
+        Ok(Self {
+            namespace: File::open("/proc/thread-self/ns/net")?.into(),
+            sysfs,
+        })
     }
 }
 
@@ -77,7 +84,9 @@ fn loopback_up() -> io::Result<()> {
     request.ifr_name[1] = b'o' as libc::c_char;
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     // SAFETY: the request is what SIOCSIFFLAGS reads.
-    check(libc::c_long::from(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &request) }))?;
+    check(libc::c_long::from(unsafe {
+        libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &request)
+    }))?;
     Ok(())
 }
 
@@ -140,7 +149,13 @@ pub fn devices(idmap: &OwnedFd) -> io::Result<OwnedFd> {
         .set("nr_inodes", "32")?
         .mount(attr::NOSUID | attr::NOEXEC | attr::NOATIME)?;
     let at = mount.as_raw_fd();
-    for (name, minor) in [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)] {
+    for (name, minor) in [
+        ("null", 3),
+        ("zero", 5),
+        ("full", 7),
+        ("random", 8),
+        ("urandom", 9),
+    ] {
         device(at, name, libc::makedev(1, minor))?;
     }
     device(at, "tty", libc::makedev(5, 0))?;
@@ -154,12 +169,16 @@ pub fn devices(idmap: &OwnedFd) -> io::Result<OwnedFd> {
     for (name, to) in links {
         let (name, to) = (c(name)?, c(to)?);
         // SAFETY: valid strings, a borrowed descriptor.
-        check(libc::c_long::from(unsafe { libc::symlinkat(to.as_ptr(), at, name.as_ptr()) }))?;
+        check(libc::c_long::from(unsafe {
+            libc::symlinkat(to.as_ptr(), at, name.as_ptr())
+        }))?;
     }
     for name in ["pts", "shm", "mqueue"] {
         let name = c(name)?;
         // SAFETY: as above.
-        check(libc::c_long::from(unsafe { libc::mkdirat(at, name.as_ptr(), 0o755) }))?;
+        check(libc::c_long::from(unsafe {
+            libc::mkdirat(at, name.as_ptr(), 0o755)
+        }))?;
     }
     super::mounts::set_attributes(&mount, attr::RDONLY, Some(idmap))?;
     Ok(mount)
@@ -169,8 +188,18 @@ fn device(at: i32, name: &str, number: libc::dev_t) -> io::Result<()> {
     let name = c(name)?;
     // SAFETY: valid strings, a borrowed descriptor. The mode is set again because mknod obeys the umask.
     unsafe {
-        check(libc::c_long::from(libc::mknodat(at, name.as_ptr(), libc::S_IFCHR | 0o666, number)))?;
-        check(libc::c_long::from(libc::fchmodat(at, name.as_ptr(), 0o666, 0)))?;
+        check(libc::c_long::from(libc::mknodat(
+            at,
+            name.as_ptr(),
+            libc::S_IFCHR | 0o666,
+            number,
+        )))?;
+        check(libc::c_long::from(libc::fchmodat(
+            at,
+            name.as_ptr(),
+            0o666,
+            0,
+        )))?;
     }
     Ok(())
 }

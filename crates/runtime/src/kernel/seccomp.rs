@@ -9,14 +9,19 @@ mod names;
 use std::collections::BTreeMap;
 
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen as Width, SeccompCmpOp as Cmp, SeccompCondition as Condition,
-    SeccompFilter, SeccompRule as Rule,
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Width, SeccompCmpOp as Cmp,
+    SeccompCondition as Condition, SeccompFilter, SeccompRule as Rule,
 };
 
 const TIOCSTI: u64 = 0x5412;
 const TIOCLINUX: u64 = 0x541C;
 const NEW_USER: u64 = libc::CLONE_NEWUSER as u64;
-const SOCKET_FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+const SOCKET_FAMILIES: [i32; 4] = [
+    libc::AF_UNIX,
+    libc::AF_INET,
+    libc::AF_INET6,
+    libc::AF_NETLINK,
+];
 
 type Rules = BTreeMap<i64, Vec<Rule>>;
 
@@ -27,17 +32,37 @@ type Rules = BTreeMap<i64, Vec<Rule>>;
 pub fn programs() -> Result<[Vec<u8>; 2], String> {
     let refused = names::REFUSED.iter().map(|number| (*number, Vec::new()));
     let refused: Rules = refused.chain(by_argument()?).collect();
-    let allowed: Rules = names::ALLOWED.iter().map(|number| (*number, Vec::new())).collect();
+    let allowed: Rules = names::ALLOWED
+        .iter()
+        .map(|number| (*number, Vec::new()))
+        .collect();
     Ok([
-        compiled(refused, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?,
-        compiled(allowed, SeccompAction::Errno(libc::ENOSYS as u32), SeccompAction::Allow)?,
+        compiled(
+            refused,
+            SeccompAction::Allow,
+            SeccompAction::Errno(libc::EPERM as u32),
+        )?,
+        compiled(
+            allowed,
+            SeccompAction::Errno(libc::ENOSYS as u32),
+            SeccompAction::Allow,
+        )?,
     ])
 }
 
-fn compiled(rules: Rules, otherwise: SeccompAction, matching: SeccompAction) -> Result<Vec<u8>, String> {
-    let architecture = std::env::consts::ARCH.try_into().map_err(|error| format!("{error}"))?;
-    let filter = SeccompFilter::new(rules, otherwise, matching, architecture).map_err(|error| error.to_string())?;
-    let program: BpfProgram = filter.try_into().map_err(|error: seccompiler::BackendError| error.to_string())?;
+fn compiled(
+    rules: Rules,
+    otherwise: SeccompAction,
+    matching: SeccompAction,
+) -> Result<Vec<u8>, String> {
+    let architecture = std::env::consts::ARCH
+        .try_into()
+        .map_err(|error| format!("{error}"))?;
+    let filter = SeccompFilter::new(rules, otherwise, matching, architecture)
+        .map_err(|error| error.to_string())?;
+    let program: BpfProgram = filter
+        .try_into()
+        .map_err(|error: seccompiler::BackendError| error.to_string())?;
     let words = program.iter().flat_map(|step| {
         let mut word = [0u8; 8];
         word[..2].copy_from_slice(&step.code.to_ne_bytes());
@@ -58,9 +83,16 @@ fn by_argument() -> Result<Rules, String> {
             .map_err(|error| error.to_string())
     };
     let new_user = || rule(vec![when(0, Cmp::MaskedEq(NEW_USER), NEW_USER)]);
-    let strange_family =
-        rule(SOCKET_FAMILIES.iter().map(|family| when(0, Cmp::Ne, *family as u64)).collect())?;
-    let pushes_input = vec![rule(vec![when(1, Cmp::Eq, TIOCSTI)])?, rule(vec![when(1, Cmp::Eq, TIOCLINUX)])?];
+    let strange_family = rule(
+        SOCKET_FAMILIES
+            .iter()
+            .map(|family| when(0, Cmp::Ne, *family as u64))
+            .collect(),
+    )?;
+    let pushes_input = vec![
+        rule(vec![when(1, Cmp::Eq, TIOCSTI)])?,
+        rule(vec![when(1, Cmp::Eq, TIOCLINUX)])?,
+    ];
     Ok(BTreeMap::from([
         (libc::SYS_clone, vec![new_user()?]),
         (libc::SYS_unshare, vec![new_user()?]),
@@ -77,7 +109,11 @@ mod tests {
     #[test]
     fn programs_fit() {
         for program in programs().expect("compiles") {
-            assert!(program.len() % 8 == 0 && program.len() / 8 <= 4096, "{} steps", program.len() / 8);
+            assert!(
+                program.len() % 8 == 0 && program.len() / 8 <= 4096,
+                "{} steps",
+                program.len() / 8
+            );
         }
     }
 

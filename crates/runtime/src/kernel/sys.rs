@@ -37,7 +37,10 @@ pub fn c(text: impl Into<Vec<u8>>) -> io::Result<CString> {
 /// Nanoseconds of a clock.
 #[must_use]
 pub fn clock(id: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `now` is a valid place for the result, and these clocks always exist.
     unsafe { libc::clock_gettime(id, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -65,7 +68,9 @@ pub fn unix_time(boot_ns: u64) -> f64 {
 pub fn pipe(flags: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for the two numbers.
-    check(libc::c_long::from(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | flags) }))?;
+    check(libc::c_long::from(unsafe {
+        libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | flags)
+    }))?;
     // SAFETY: both are new and ours.
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
@@ -77,8 +82,15 @@ pub fn pipe(flags: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
 pub fn nonblocking(fd: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: plain fcntl calls on a descriptor that is borrowed for the time of the call.
     unsafe {
-        let flags = check(libc::c_long::from(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL)))?;
-        check(libc::c_long::from(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags as i32 | libc::O_NONBLOCK)))?;
+        let flags = check(libc::c_long::from(libc::fcntl(
+            fd.as_raw_fd(),
+            libc::F_GETFL,
+        )))?;
+        check(libc::c_long::from(libc::fcntl(
+            fd.as_raw_fd(),
+            libc::F_SETFL,
+            flags as i32 | libc::O_NONBLOCK,
+        )))?;
     }
     Ok(())
 }
@@ -89,7 +101,9 @@ pub fn nonblocking(fd: &impl AsRawFd) -> io::Result<()> {
 /// The errno.
 pub fn chown(fd: &impl AsRawFd, uid: u32, gid: u32) -> io::Result<()> {
     // SAFETY: a plain call on a borrowed descriptor.
-    check(libc::c_long::from(unsafe { libc::fchown(fd.as_raw_fd(), uid, gid) }))?;
+    check(libc::c_long::from(unsafe {
+        libc::fchown(fd.as_raw_fd(), uid, gid)
+    }))?;
     Ok(())
 }
 
@@ -97,12 +111,24 @@ pub fn chown(fd: &impl AsRawFd, uid: u32, gid: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// EAGAIN when the pipe is empty.
-pub fn splice_to_file(pipe: &impl AsRawFd, file: &impl AsRawFd, offset: &mut u64, most: usize) -> io::Result<usize> {
+pub fn splice_to_file(
+    pipe: &impl AsRawFd,
+    file: &impl AsRawFd,
+    offset: &mut u64,
+    most: usize,
+) -> io::Result<usize> {
     let mut at = *offset as libc::loff_t;
     let flags = libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE;
     // SAFETY: both descriptors are borrowed, `at` outlives the call, a pipe takes no offset.
     let moved = unsafe {
-        libc::splice(pipe.as_raw_fd(), std::ptr::null_mut(), file.as_raw_fd(), &mut at, most, flags)
+        libc::splice(
+            pipe.as_raw_fd(),
+            std::ptr::null_mut(),
+            file.as_raw_fd(),
+            &mut at,
+            most,
+            flags,
+        )
     };
     let moved = check(moved as libc::c_long)? as usize;
     *offset = at as u64;
@@ -117,20 +143,28 @@ pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let name = c(name)?;
     // SAFETY: `name` is a valid string for the time of the call.
     let fd = owned(unsafe {
-        libc::c_long::from(libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING))
+        libc::c_long::from(libc::memfd_create(
+            name.as_ptr(),
+            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+        ))
     })?;
     let mut file = std::fs::File::from(fd);
     io::Write::write_all(&mut file, bytes)?;
     let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
     // SAFETY: a plain fcntl on our own descriptor.
-    check(libc::c_long::from(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }))?;
+    check(libc::c_long::from(unsafe {
+        libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals)
+    }))?;
     Ok(file.into())
 }
 
 /// Soft and hard limit of open descriptors.
 #[must_use]
 pub fn descriptor_limit() -> (u64, u64) {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
     // SAFETY: `limit` is a valid place for the result.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
     (limit.rlim_cur, limit.rlim_max)
@@ -139,7 +173,10 @@ pub fn descriptor_limit() -> (u64, u64) {
 /// Raises the soft limit of open descriptors to the hard one.
 pub fn raise_descriptor_limit() {
     let (_, hard) = descriptor_limit();
-    let limit = libc::rlimit { rlim_cur: hard, rlim_max: hard };
+    let limit = libc::rlimit {
+        rlim_cur: hard,
+        rlim_max: hard,
+    };
     // SAFETY: a valid structure; a refusal leaves the limit as it was.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
 }

@@ -108,7 +108,9 @@ impl Log {
         let (start, room) = plan::room(&self.pieces.borrow());
         self.ready(start)?;
         let open = self.open.borrow();
-        let Some(open) = open.as_ref() else { return Ok(Pull::Empty) };
+        let Some(open) = open.as_ref() else {
+            return Ok(Pull::Empty);
+        };
         let mut offset = self.total() - start;
         let most = most.min(usize::try_from(room).unwrap_or(usize::MAX));
         match sys::splice_to_file(pipe, &open.file, &mut offset, most) {
@@ -123,7 +125,11 @@ impl Log {
     }
 
     fn nothing(pipe: &OwnedFd) -> Pull {
-        let mut watched = libc::pollfd { fd: pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut watched = libc::pollfd {
+            fd: pipe.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one valid pollfd, no waiting.
         unsafe { libc::poll(&mut watched, 1, 0) };
         match watched.revents {
@@ -134,12 +140,23 @@ impl Log {
     }
 
     fn ready(&self, start: u64) -> io::Result<()> {
-        if self.open.borrow().as_ref().is_some_and(|open| open.start == start) {
+        if self
+            .open
+            .borrow()
+            .as_ref()
+            .is_some_and(|open| open.start == start)
+        {
             return Ok(());
         }
         self.open.replace(None);
         let path = self.path(start);
-        let open = || OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        let open = || {
+            OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path)
+        };
         let file = match open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 std::fs::create_dir_all(&self.directory)?;
@@ -155,7 +172,10 @@ impl Log {
         let mut pieces = self.pieces.borrow_mut();
         match pieces.last_mut() {
             Some(last) if last.start == start => last.length += moved,
-            _ => pieces.push(Piece { start, length: moved }),
+            _ => pieces.push(Piece {
+                start,
+                length: moved,
+            }),
         }
         while let Some(index) = plan::surplus(&pieces) {
             let gone = pieces.remove(index);
@@ -201,8 +221,13 @@ impl Log {
             At::Bytes(piece) => {
                 let length = (piece.end().min(end).saturating_sub(offset) as usize).min(most);
                 let mut bytes = vec![0; length];
-                File::open(self.path(piece.start))?.read_exact_at(&mut bytes, offset - piece.start)?;
-                Ok(if bytes.is_empty() { Read::Nothing } else { Read::Bytes(bytes) })
+                File::open(self.path(piece.start))?
+                    .read_exact_at(&mut bytes, offset - piece.start)?;
+                Ok(if bytes.is_empty() {
+                    Read::Nothing
+                } else {
+                    Read::Bytes(bytes)
+                })
             }
         }
     }

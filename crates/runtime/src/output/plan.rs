@@ -73,7 +73,13 @@ mod tests {
     use super::*;
 
     fn pieces(lengths: &[(u64, u64)]) -> Vec<Piece> {
-        lengths.iter().map(|(start, length)| Piece { start: *start, length: *length }).collect()
+        lengths
+            .iter()
+            .map(|(start, length)| Piece {
+                start: *start,
+                length: *length,
+            })
+            .collect()
     }
 
     /// A reader finds bytes, the end of a gap, or the end.
@@ -100,7 +106,10 @@ mod tests {
     fn oldest_but_the_head_goes() {
         let mut kept: Vec<Piece> = Vec::new();
         for number in 0..100 {
-            kept.push(Piece { start: number * SEGMENT, length: SEGMENT });
+            kept.push(Piece {
+                start: number * SEGMENT,
+                length: SEGMENT,
+            });
             while let Some(index) = surplus(&kept) {
                 kept.remove(index);
             }

@@ -1,7 +1,10 @@
 use super::*;
 
 fn profile() -> Profile {
-    Profile { seccomp: [vec![1; 8], vec![2; 8]], descriptors: 20_000 }
+    Profile {
+        seccomp: [vec![1; 8], vec![2; 8]],
+        descriptors: 20_000,
+    }
 }
 
 fn spec(user: &str) -> ExecSpec {
@@ -27,7 +30,10 @@ fn plan(user: &str, strict: bool) -> Plan {
     let spec = spec(user);
     let entrant = Entrant {
         object_id: "sb/x".into(),
-        entry: Entry { born: 0, joined: vec![1, 2] },
+        entry: Entry {
+            born: 0,
+            joined: vec![1, 2],
+        },
         start: 0x4000_0000,
         user: &spec.user,
         cwd: None,
@@ -56,14 +62,22 @@ fn order_of_steps() {
             position(&plan, |step| matches!(step, Step::Chdir { .. })),
         ];
         let order: Vec<usize> = order.into_iter().map(|at| at.expect("is there")).collect();
-        assert!(order.windows(2).all(|pair| pair[0] < pair[1]), "{user:?}: {order:?}");
+        assert!(
+            order.windows(2).all(|pair| pair[0] < pair[1]),
+            "{user:?}: {order:?}"
+        );
     }
 }
 
 /// A named user is looked up before the IDs are taken; root and numbers are not looked up.
 #[test]
 fn only_names_are_resolved() {
-    let resolves = |user| position(&plan(user, false), |step| matches!(step, Step::ResolveUser { .. })).is_some();
+    let resolves = |user| {
+        position(&plan(user, false), |step| {
+            matches!(step, Step::ResolveUser { .. })
+        })
+        .is_some()
+    };
     assert!(resolves("www-data") && resolves("1000"));
     assert!(!resolves("") && !resolves("root") && !resolves("1000:1000"));
 }
@@ -71,7 +85,8 @@ fn only_names_are_resolved() {
 /// no_new_privs is the strict profile's alone.
 #[test]
 fn strict_cannot_gain() {
-    let set = |strict| position(&plan("", strict), |step| matches!(step, Step::NoNewPrivs)).is_some();
+    let set =
+        |strict| position(&plan("", strict), |step| matches!(step, Step::NoNewPrivs)).is_some();
     assert!(set(true) && !set(false));
 }
 
@@ -79,7 +94,9 @@ fn strict_cannot_gain() {
 #[test]
 fn no_dangerous_capabilities() {
     let (sys_module, sys_rawio, sys_ptrace, sys_admin, net_admin, mknod) = (16, 17, 19, 21, 12, 27);
-    for capability in [sys_module, sys_rawio, sys_ptrace, sys_admin, net_admin, mknod] {
+    for capability in [
+        sys_module, sys_rawio, sys_ptrace, sys_admin, net_admin, mknod,
+    ] {
         assert_eq!(CAPABILITIES & (1 << capability), 0, "{capability}");
     }
 }

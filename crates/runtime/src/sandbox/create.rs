@@ -44,13 +44,24 @@ pub async fn create(node: &Rc<Node>, spec: SandboxSpec) -> WireResult<SandboxSta
         node.slots.put_back(slot);
         return existing(&sandbox).await;
     }
-    let sandbox = Sandbox::new(tag(&spec, &slot), slot.groups.clone(), Phase::Creating, vec![1, 0], FIRST_NEW_LEAF);
-    node.sandboxes.borrow_mut().insert(spec.sandbox_id.clone(), Rc::clone(&sandbox));
+    let sandbox = Sandbox::new(
+        tag(&spec, &slot),
+        slot.groups.clone(),
+        Phase::Creating,
+        vec![1, 0],
+        FIRST_NEW_LEAF,
+    );
+    node.sandboxes
+        .borrow_mut()
+        .insert(spec.sandbox_id.clone(), Rc::clone(&sandbox));
     let mut phases = vec![("slot", begun.elapsed().as_micros() as u64)];
     match build(node, &sandbox, &spec, slot, &mut phases).await {
         Ok(()) => {
             phases.push(("total", begun.elapsed().as_micros() as u64));
-            *sandbox.phases.borrow_mut() = phases.into_iter().map(|(name, took)| (name.into(), took)).collect();
+            *sandbox.phases.borrow_mut() = phases
+                .into_iter()
+                .map(|(name, took)| (name.into(), took))
+                .collect();
             Ok(sandbox.started(false))
         }
         Err(error) => {
@@ -80,7 +91,11 @@ fn tag(spec: &SandboxSpec, slot: &Slot) -> SandboxTag {
         slot: slot.index,
         volume: 0,
         disk_bytes: spec.disk_bytes,
-        layers: spec.layers.iter().map(|digest| ByteBuf::from(bytes_of(digest))).collect(),
+        layers: spec
+            .layers
+            .iter()
+            .map(|digest| ByteBuf::from(bytes_of(digest)))
+            .collect(),
         strict: spec.profile == "strict",
         idle_ns: spec.idle_timeout_ms * 1_000_000,
         lifetime_at: sys::boottime() + spec.lifetime_ms * 1_000_000,
@@ -92,8 +107,13 @@ fn tag(spec: &SandboxSpec, slot: &Slot) -> SandboxTag {
 
 /// A digest as 32 bytes.
 fn bytes_of(digest: &str) -> Vec<u8> {
-    let pairs = digest.as_bytes().chunks(2).filter_map(|pair| std::str::from_utf8(pair).ok());
-    pairs.filter_map(|pair| u8::from_str_radix(pair, 16).ok()).collect()
+    let pairs = digest
+        .as_bytes()
+        .chunks(2)
+        .filter_map(|pair| std::str::from_utf8(pair).ok());
+    pairs
+        .filter_map(|pair| u8::from_str_radix(pair, 16).ok())
+        .collect()
 }
 
 type Phases = Vec<(&'static str, u64)>;
@@ -105,7 +125,11 @@ async fn build(
     slot: Slot,
     phases: &mut Phases,
 ) -> WireResult<()> {
-    let limits = Limits { memory_bytes: spec.memory_bytes, cpu_milli: spec.cpu_milli, pids: spec.pids };
+    let limits = Limits {
+        memory_bytes: spec.memory_bytes,
+        cpu_milli: spec.cpu_milli,
+        pids: spec.pids,
+    };
     let root = make_root(node, spec, &slot, limits).await?;
     phases.extend(root.phases.iter().copied());
     let spawned = Instant::now();
@@ -129,7 +153,12 @@ async fn build(
     Ok(())
 }
 
-async fn make_root(node: &Node, spec: &SandboxSpec, slot: &Slot, limits: Limits) -> WireResult<Root> {
+async fn make_root(
+    node: &Node,
+    spec: &SandboxSpec,
+    slot: &Slot,
+    limits: Limits,
+) -> WireResult<Root> {
     let wanted = RootSpec {
         sandbox_id: spec.sandbox_id.clone(),
         layers: spec.layers.clone(),
@@ -138,7 +167,11 @@ async fn make_root(node: &Node, spec: &SandboxSpec, slot: &Slot, limits: Limits)
         start: node.config.range(slot.index),
         idmap: Arc::clone(&slot.idmap),
     };
-    let (layers, pool, groups) = (Arc::clone(&node.layers), node.pool.clone(), slot.groups.clone());
+    let (layers, pool, groups) = (
+        Arc::clone(&node.layers),
+        node.pool.clone(),
+        slot.groups.clone(),
+    );
     let work = move || {
         let root = store::build(&layers, &pool, &wanted)?;
         match groups.limit(&limits) {
@@ -149,12 +182,17 @@ async fn make_root(node: &Node, spec: &SandboxSpec, slot: &Slot, limits: Limits)
             }
         }
     };
-    node.objects.run(work).await.map_err(|(phase, error)| failed(phase, &error))
+    node.objects
+        .run(work)
+        .await
+        .map_err(|(phase, error)| failed(phase, &error))
 }
 
 fn failed(phase: &str, error: &std::io::Error) -> WireError {
     match (phase, error.kind()) {
-        ("layers", std::io::ErrorKind::NotFound) => WireError::not_found(error.to_string()).in_phase("layers"),
+        ("layers", std::io::ErrorKind::NotFound) => {
+            WireError::not_found(error.to_string()).in_phase("layers")
+        }
         (_, std::io::ErrorKind::StorageFull) => {
             WireError::new("capacity", "the pool of this node is full").in_phase(phase)
         }
@@ -170,9 +208,12 @@ async fn spawn_init(
     root: Root,
 ) -> WireResult<()> {
     sandbox.tag.borrow_mut().volume = root.volume;
-    let tag = Tag::Sandbox(sandbox.tag.borrow().clone()).encode().map_err(|error| WireError::node("tag", error))?;
+    let tag = Tag::Sandbox(sandbox.tag.borrow().clone())
+        .encode()
+        .map_err(|error| WireError::node("tag", error))?;
     let mut parcel = Parcel::default();
-    let entry = entry(&slot.groups.init(), &mut parcel).map_err(|error| failed("groups", &error))?;
+    let entry =
+        entry(&slot.groups.init(), &mut parcel).map_err(|error| failed("groups", &error))?;
     let parts = InitParts {
         entry,
         start: node.config.range(slot.index),
@@ -180,7 +221,11 @@ async fn spawn_init(
         overlay: parcel.give(root.overlay),
         devices: parcel.give(slot.devices),
         sysfs: parcel.give(slot.network.sysfs),
-        files: root.files.into_iter().map(|(path, fd)| (path, parcel.give(fd))).collect(),
+        files: root
+            .files
+            .into_iter()
+            .map(|(path, fd)| (path, parcel.give(fd)))
+            .collect(),
         shm_bytes: spec.shm_bytes,
         hostname: spec.hostname.clone(),
         program: parcel.lend(&node.init),
@@ -197,15 +242,23 @@ async fn spawn_init(
             sandbox.started_ns.set(started_ns);
             Ok(())
         }
-        Ok((other, _)) => Err(WireError::node("init", format!("unexpected answer {other:?}"))),
+        Ok((other, _)) => Err(WireError::node(
+            "init",
+            format!("unexpected answer {other:?}"),
+        )),
         Err(refusal) => Err(not_begun(&refusal)),
     }
 }
 
 fn not_begun(refusal: &Refusal) -> WireError {
-    let error = WireError::node("init", format!("the sandbox did not begin: {}", refusal.message));
+    let error = WireError::node(
+        "init",
+        format!("the sandbox did not begin: {}", refusal.message),
+    );
     match &refusal.failure {
-        Some(failure) => error.with("step", failure.step.clone()).with("errno", failure.errno),
+        Some(failure) => error
+            .with("step", failure.step.clone())
+            .with("errno", failure.errno),
         None => error,
     }
 }
@@ -216,7 +269,10 @@ fn not_begun(refusal: &Refusal) -> WireError {
 /// The errno.
 pub fn entry(leaf: &crate::groups::Leaf, parcel: &mut Parcel) -> std::io::Result<Entry> {
     let (born, joined) = leaf.entry()?;
-    Ok(Entry { born: parcel.give(born), joined: joined.into_iter().map(|fd| parcel.give(fd)).collect() })
+    Ok(Entry {
+        born: parcel.give(born),
+        joined: joined.into_iter().map(|fd| parcel.give(fd)).collect(),
+    })
 }
 
 /// Removes a sandbox whose main process could not begin, as if it had never been.
@@ -230,7 +286,13 @@ pub async fn delete_volume(node: &Node, sandbox_id: &str) {
     let (pool, name) = (node.pool.clone(), sandbox_id.to_owned());
     let deleted = node.objects.run(move || pool.delete(&name)).await;
     // A former runtime may have come so far.
-    if let Err(error) = deleted.or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }) {
+    if let Err(error) = deleted.or_else(|error| {
+        if error.kind() == std::io::ErrorKind::NotFound {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    }) {
         tracing::error!(sandbox_id, "the subvolume could not be deleted: {error}");
     }
 }

@@ -25,8 +25,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// `not_found`; `node_error` when what was killed does not die.
 pub async fn stop(node: &Rc<Node>, stop: SandboxStop) -> WireResult<SandboxEnd> {
     let sandbox = node.sandbox(&stop.sandbox_id)?;
-    if !matches!(stop.cause.as_str(), "stopped" | "idle" | "lifetime" | "lease" | "lost") {
-        return Err(WireError::invalid(format!("not a cause: {:?}", stop.cause)).with("field", "cause"));
+    if !matches!(
+        stop.cause.as_str(),
+        "stopped" | "idle" | "lifetime" | "lease" | "lost"
+    ) {
+        return Err(
+            WireError::invalid(format!("not a cause: {:?}", stop.cause)).with("field", "cause")
+        );
     }
     let made = |sandbox: &Sandbox| match &*sandbox.phase.borrow() {
         Phase::Creating => None,
@@ -34,18 +39,33 @@ pub async fn stop(node: &Rc<Node>, stop: SandboxStop) -> WireResult<SandboxEnd> 
         _ => Some(Ok(())),
     };
     sandbox.until(made).await?;
-    tracing::info!(sandbox_id = sandbox.id, cause = stop.cause, actor = stop.actor, "stop");
-    end_with(node, &sandbox, &stop.cause, Duration::from_millis(stop.grace_ms));
+    tracing::info!(
+        sandbox_id = sandbox.id,
+        cause = stop.cause,
+        actor = stop.actor,
+        "stop"
+    );
+    end_with(
+        node,
+        &sandbox,
+        &stop.cause,
+        Duration::from_millis(stop.grace_ms),
+    );
     let ended = |sandbox: &Sandbox| match &*sandbox.phase.borrow() {
         Phase::Ended(end) => Some(end.clone()),
         _ => None,
     };
     let patience = PATIENCE + Duration::from_millis(stop.grace_ms);
-    tokio::time::timeout(patience, sandbox.until(ended)).await.map_err(|_| {
-        WireError::node("stop", "a process of the sandbox does not die; the end goes on")
+    tokio::time::timeout(patience, sandbox.until(ended))
+        .await
+        .map_err(|_| {
+            WireError::node(
+                "stop",
+                "a process of the sandbox does not die; the end goes on",
+            )
             .about(&stop.sandbox_id)
             .remedy("Ask again; look for processes in state D")
-    })
+        })
 }
 
 /// Ends a sandbox for this cause without grace. One that is ending already keeps its first cause.
@@ -96,9 +116,21 @@ pub async fn end_quietly(node: &Rc<Node>, sandbox: &Rc<Sandbox>) {
 async fn ask_main_to_end(node: &Node, sandbox: &Sandbox, grace: Duration) {
     let main = sandbox.tag.borrow().main.clone();
     let main = main.and_then(|id| node.execs.borrow().get(&id).cloned());
-    let Some(main) = main.filter(|main| main.is_running()) else { return };
+    let Some(main) = main.filter(|main| main.is_running()) else {
+        return;
+    };
     let object_id = exec_object(&sandbox.id, &main.id);
-    let _ = node.keeper.tell(Call::Signal { object_id, signal: libc::SIGTERM, group: true }, &[]).await;
+    let _ = node
+        .keeper
+        .tell(
+            Call::Signal {
+                object_id,
+                signal: libc::SIGTERM,
+                group: true,
+            },
+            &[],
+        )
+        .await;
     let over = main.until(|main| (!main.is_running()).then_some(()));
     let _ = tokio::time::timeout(grace, over).await;
 }
@@ -112,15 +144,34 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
         }
         sandbox.until(|sandbox| sandbox.init_over.get()).await;
         if let Err(error) = poll::until_empty(&sandbox.groups.v2).await {
-            tracing::error!(sandbox_id = sandbox.id, "waiting for the empty group: {error}");
+            tracing::error!(
+                sandbox_id = sandbox.id,
+                "waiting for the empty group: {error}"
+            );
         }
         // An exec that was on its way in when the kill came may have arrived after it.
-        sandbox.until(|sandbox| sandbox.execs(node).iter().all(|exec| !exec.is_starting()).then_some(())).await;
+        sandbox
+            .until(|sandbox| {
+                sandbox
+                    .execs(node)
+                    .iter()
+                    .all(|exec| !exec.is_starting())
+                    .then_some(())
+            })
+            .await;
         if sandbox.groups.is_empty() {
             break;
         }
     }
-    sandbox.until(|sandbox| sandbox.execs(node).iter().all(|exec| !exec.is_running()).then_some(())).await;
+    sandbox
+        .until(|sandbox| {
+            sandbox
+                .execs(node)
+                .iter()
+                .all(|exec| !exec.is_running())
+                .then_some(())
+        })
+        .await;
     let ended = sandbox.init_over.get().unwrap_or_else(sys::boottime);
     let execs = sandbox.execs(node);
     for exec in &execs {
@@ -131,14 +182,19 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
     let tag = sandbox.tag.borrow().clone();
     node.space_pending(tag.volume, usage.disk_bytes.unwrap_or(0));
     delete_volume(node, &sandbox.id).await;
-    let main = tag.main.and_then(|id| execs.iter().find(|exec| exec.id == id).cloned());
+    let main = tag
+        .main
+        .and_then(|id| execs.iter().find(|exec| exec.id == id).cloned());
     SandboxEnd {
         sandbox_id: sandbox.id.clone(),
         cause: tag.cause.unwrap_or_else(|| "lost".into()),
         ended_at: sys::unix_time(ended),
         exit_code: main.and_then(|main| main.exit_code()),
         usage,
-        proof: Proof { processes: 0, waited_ns: ended.saturating_sub(killed) },
+        proof: Proof {
+            processes: 0,
+            waited_ns: ended.saturating_sub(killed),
+        },
     }
 }
 
@@ -156,8 +212,13 @@ pub fn init_ended(node: &Rc<Node>, sandbox: &Rc<Sandbox>, end_of_init: &Ended) {
 pub async fn forget(node: &Rc<Node>, sandbox_ids: &[String]) -> WireResult<()> {
     let known = |id: &String| node.sandboxes.borrow().get(id).cloned();
     let sandboxes: Vec<Rc<Sandbox>> = sandbox_ids.iter().filter_map(known).collect();
-    if let Some(live) = sandboxes.iter().find(|sandbox| !matches!(&*sandbox.phase.borrow(), Phase::Ended(_))) {
-        return Err(WireError::new("conflict", format!("{} has not ended", live.id)).about(&live.id));
+    if let Some(live) = sandboxes
+        .iter()
+        .find(|sandbox| !matches!(&*sandbox.phase.borrow(), Phase::Ended(_)))
+    {
+        return Err(
+            WireError::new("conflict", format!("{} has not ended", live.id)).about(&live.id),
+        );
     }
     for sandbox in sandboxes {
         let mut objects = Vec::new();
@@ -168,8 +229,13 @@ pub async fn forget(node: &Rc<Node>, sandbox_ids: &[String]) -> WireResult<()> {
             node.cancel_timer(&Timer::Timeout(exec.id.clone()));
             node.cancel_timer(&Timer::Grace(exec.id.clone()));
         }
-        let before: Vec<(String, String)> =
-            node.cancelled.borrow().iter().filter(|(id, _)| *id == sandbox.id).cloned().collect();
+        let before: Vec<(String, String)> = node
+            .cancelled
+            .borrow()
+            .iter()
+            .filter(|(id, _)| *id == sandbox.id)
+            .cloned()
+            .collect();
         for pair in before {
             objects.push(cancelled_object(&pair.0, &pair.1));
             node.cancelled.borrow_mut().remove(&pair);

@@ -64,7 +64,13 @@ pub struct Sandbox {
 
 impl Sandbox {
     /// A sandbox in this slot. `next_leaf`: the first leaf that nothing of this sandbox has used.
-    pub fn new(tag: SandboxTag, groups: SlotGroups, phase: Phase, clean: Vec<u16>, next_leaf: u16) -> Rc<Self> {
+    pub fn new(
+        tag: SandboxTag,
+        groups: SlotGroups,
+        phase: Phase,
+        clean: Vec<u16>,
+        next_leaf: u16,
+    ) -> Rc<Self> {
         Rc::new(Self {
             id: tag.sandbox_id.clone(),
             groups,
@@ -85,7 +91,13 @@ impl Sandbox {
     pub fn gone(&self) -> Option<String> {
         match &*self.phase.borrow() {
             Phase::Ended(end) => Some(end.cause.clone()),
-            Phase::Ending => Some(self.tag.borrow().cause.clone().unwrap_or_else(|| "lost".into())),
+            Phase::Ending => Some(
+                self.tag
+                    .borrow()
+                    .cause
+                    .clone()
+                    .unwrap_or_else(|| "lost".into()),
+            ),
             Phase::Failed(_) => Some("lost".into()),
             Phase::Creating | Phase::Running => None,
         }
@@ -149,11 +161,20 @@ impl Sandbox {
     /// Execs of it.
     #[must_use]
     pub fn execs(&self, node: &Node) -> Vec<Rc<Exec>> {
-        node.execs.borrow().values().filter(|exec| exec.sandbox.id == self.id).cloned().collect()
+        node.execs
+            .borrow()
+            .values()
+            .filter(|exec| exec.sandbox.id == self.id)
+            .cloned()
+            .collect()
     }
 
     fn running(&self, node: &Node) -> u64 {
-        node.execs.borrow().values().filter(|exec| exec.sandbox.id == self.id && exec.is_running()).count() as u64
+        node.execs
+            .borrow()
+            .values()
+            .filter(|exec| exec.sandbox.id == self.id && exec.is_running())
+            .count() as u64
     }
 
     /// When it will have been idle for long enough, if nothing happens; `None` without such a limit.
@@ -171,7 +192,10 @@ impl Sandbox {
 
     /// Sets its timers.
     pub fn arm(&self, node: &Node) {
-        node.set_timer(Timer::Lifetime(self.id.clone()), self.tag.borrow().lifetime_at);
+        node.set_timer(
+            Timer::Lifetime(self.id.clone()),
+            self.tag.borrow().lifetime_at,
+        );
         if let Some(at) = self.idle_at(node) {
             node.set_timer(Timer::Idle(self.id.clone()), at);
         }
@@ -198,7 +222,8 @@ impl Sandbox {
         if matches!(&*self.phase.borrow(), Phase::Ended(_) | Phase::Failed(_)) {
             return Vec::new();
         }
-        let hex = |bytes: &serde_bytes::ByteBuf| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex =
+            |bytes: &serde_bytes::ByteBuf| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         self.tag.borrow().layers.iter().map(hex).collect()
     }
 
@@ -259,7 +284,17 @@ impl Drop for OpenStream {
 pub async fn write_tag(node: &Node, object_id: String, tag: &Tag) {
     match tag.encode() {
         Ok(tag) => {
-            if let Err(refusal) = node.keeper.tell(Call::Retag { object_id: object_id.clone(), tag }, &[]).await {
+            if let Err(refusal) = node
+                .keeper
+                .tell(
+                    Call::Retag {
+                        object_id: object_id.clone(),
+                        tag,
+                    },
+                    &[],
+                )
+                .await
+            {
                 tracing::warn!(object_id, code = refusal.code, "the tag was not taken");
             }
         }

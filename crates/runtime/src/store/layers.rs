@@ -28,14 +28,30 @@ impl Layers {
     /// The errno.
     pub fn open(stores: Vec<PathBuf>, mounts: PathBuf) -> io::Result<Self> {
         std::fs::create_dir_all(&mounts)?;
-        let known = mounts::mounted()?.into_iter().filter(|(_, kind, _)| kind == "erofs");
-        let names = known.filter_map(|(path, _, _)| Some(Path::new(&path).strip_prefix(&mounts).ok()?.to_str()?.into()));
+        let known = mounts::mounted()?
+            .into_iter()
+            .filter(|(_, kind, _)| kind == "erofs");
+        let names = known.filter_map(|(path, _, _)| {
+            Some(
+                Path::new(&path)
+                    .strip_prefix(&mounts)
+                    .ok()?
+                    .to_str()?
+                    .into(),
+            )
+        });
         let mounted = Mutex::new(names.collect());
-        Ok(Self { stores, mounts, mounted })
+        Ok(Self {
+            stores,
+            mounts,
+            mounted,
+        })
     }
 
     fn mounted(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
-        self.mounted.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.mounted
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// A detached copy of a layer's mount, seen through an ID map.
@@ -59,7 +75,10 @@ impl Layers {
     fn mount(&self, digest: &str, target: &Path) -> io::Result<()> {
         let mut stores = self.stores.iter().map(|store| store.join(digest));
         let Some(found) = stores.find(|path| path.join("metadata").is_file()) else {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("no store has layer {digest}")));
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("no store has layer {digest}"),
+            ));
         };
         std::fs::create_dir_all(target)?;
         let mount = mount_erofs(&found, true).or_else(|_| mount_erofs(&found, false))?;
@@ -71,7 +90,8 @@ impl Layers {
         let mut mounted = self.mounted();
         let mut gone = Vec::new();
         for digest in digests {
-            if mounted.contains(digest) && mounts::unmount(&self.mounts.join(digest), false).is_ok() {
+            if mounted.contains(digest) && mounts::unmount(&self.mounts.join(digest), false).is_ok()
+            {
                 mounted.remove(digest);
                 let _ = std::fs::remove_dir(self.mounts.join(digest));
                 gone.push(digest.clone());
@@ -91,7 +111,11 @@ impl Layers {
 /// `direct`: the page cache holds the file system's pages only, not those of the files behind it as well; not all file
 /// systems below take part.
 fn mount_erofs(layer: &Path, direct: bool) -> io::Result<OwnedFd> {
-    let text = |path: PathBuf| path.into_os_string().into_string().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
+    let text = |path: PathBuf| {
+        path.into_os_string()
+            .into_string()
+            .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+    };
     let metadata = layer.join("metadata");
     let devices = extra_devices(&metadata)?;
     let mut erofs = Configuring::new("erofs")?.set("source", &text(metadata)?)?;
@@ -109,7 +133,13 @@ fn extra_devices(metadata: &Path) -> io::Result<u16> {
     let mut superblock = [0u8; 128];
     File::open(metadata)?.read_exact_at(&mut superblock, SUPERBLOCK)?;
     if superblock[..4] != MAGIC.to_le_bytes() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: not EROFS", metadata.display())));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{}: not EROFS", metadata.display()),
+        ));
     }
-    Ok(u16::from_le_bytes([superblock[EXTRA_DEVICES], superblock[EXTRA_DEVICES + 1]]))
+    Ok(u16::from_le_bytes([
+        superblock[EXTRA_DEVICES],
+        superblock[EXTRA_DEVICES + 1],
+    ]))
 }

@@ -22,7 +22,9 @@ const LEAST: u64 = 256 * MIB;
 /// # Errors
 /// When /proc is not mounted.
 pub fn boot_id() -> io::Result<String> {
-    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().into())
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?
+        .trim()
+        .into())
 }
 
 /// Mounts the pool of this boot, or takes over the one that is mounted.
@@ -46,8 +48,14 @@ pub fn open(config: &Config) -> io::Result<Pool> {
             None => loops::attach(image)?,
         };
         let source = device.to_str().unwrap_or_default();
-        let pool = Configuring::new("btrfs")?.set("source", source)?.flag("nobarrier")?.flag("nodiscard")?;
-        mounts::attach(&pool.mount(attr::NOSUID | attr::NODEV | attr::NOATIME)?, &target)?;
+        let pool = Configuring::new("btrfs")?
+            .set("source", source)?
+            .flag("nobarrier")?
+            .flag("nodiscard")?;
+        mounts::attach(
+            &pool.mount(attr::NOSUID | attr::NODEV | attr::NOATIME)?,
+            &target,
+        )?;
     }
     let pool = Pool::at(&target)?;
     pool.enable_simple_quota()?;
@@ -55,7 +63,9 @@ pub fn open(config: &Config) -> io::Result<Pool> {
 }
 
 fn is_mounted(target: &Path) -> io::Result<bool> {
-    Ok(mounts::mounted()?.iter().any(|(path, kind, _)| kind == "btrfs" && Path::new(path) == target))
+    Ok(mounts::mounted()?
+        .iter()
+        .any(|(path, kind, _)| kind == "btrfs" && Path::new(path) == target))
 }
 
 fn stamp(image: &Path) -> PathBuf {
@@ -63,7 +73,10 @@ fn stamp(image: &Path) -> PathBuf {
 }
 
 fn made_in(image: &Path) -> Option<String> {
-    image.exists().then(|| std::fs::read_to_string(stamp(image)).ok()).flatten()
+    image
+        .exists()
+        .then(|| std::fs::read_to_string(stamp(image)).ok())
+        .flatten()
 }
 
 fn make(config: &Config, image: &Path) -> io::Result<()> {
@@ -79,14 +92,29 @@ fn make(config: &Config, image: &Path) -> io::Result<()> {
         None => default_size(&config.data_dir)?,
     };
     if size < LEAST {
-        return Err(io::Error::other(format!("the pool would have {} MiB; it needs 256", size / MIB)));
+        return Err(io::Error::other(format!(
+            "the pool would have {} MiB; it needs 256",
+            size / MIB
+        )));
     }
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(image)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(image)?;
     // SAFETY: plain numbers on our own descriptor.
-    sys::check(libc::c_long::from(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size as libc::off_t) }))?;
-    let made = Command::new("mkfs.btrfs").args(["-q", "-f", "-K", "-d", "single", "-m", "single"]).arg(image).output()?;
+    sys::check(libc::c_long::from(unsafe {
+        libc::fallocate(file.as_raw_fd(), 0, 0, size as libc::off_t)
+    }))?;
+    let made = Command::new("mkfs.btrfs")
+        .args(["-q", "-f", "-K", "-d", "single", "-m", "single"])
+        .arg(image)
+        .output()?;
     if !made.status.success() {
-        return Err(io::Error::other(format!("mkfs.btrfs: {}", String::from_utf8_lossy(&made.stderr).trim())));
+        return Err(io::Error::other(format!(
+            "mkfs.btrfs: {}",
+            String::from_utf8_lossy(&made.stderr).trim()
+        )));
     }
     std::fs::write(stamp(image), boot_id()?)
 }
@@ -96,7 +124,9 @@ fn default_size(directory: &Path) -> io::Result<u64> {
     // SAFETY: all-zero is a valid value, and the call fills it.
     let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: a valid place for the result.
-    sys::check(libc::c_long::from(unsafe { libc::fstatvfs(directory.as_raw_fd(), &mut found) }))?;
+    sys::check(libc::c_long::from(unsafe {
+        libc::fstatvfs(directory.as_raw_fd(), &mut found)
+    }))?;
     let half = found.f_bavail * found.f_frsize / 2;
     Ok(half.min(MOST_BY_DEFAULT) / MIB * MIB)
 }

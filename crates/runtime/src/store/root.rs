@@ -46,9 +46,15 @@ pub struct Root {
 ///
 /// # Errors
 /// The name of the phase that failed, and why.
-pub fn build(layers: &Layers, pool: &Pool, spec: &RootSpec) -> Result<Root, (&'static str, io::Error)> {
+pub fn build(
+    layers: &Layers,
+    pool: &Pool,
+    spec: &RootSpec,
+) -> Result<Root, (&'static str, io::Error)> {
     let begun = Instant::now();
-    let volume = pool.create(&spec.sandbox_id, spec.disk_bytes).map_err(|error| ("volume", error))?;
+    let volume = pool
+        .create(&spec.sandbox_id, spec.disk_bytes)
+        .map_err(|error| ("volume", error))?;
     let undo = |phase: &'static str| {
         move |error| {
             let _ = pool.delete(&spec.sandbox_id);
@@ -58,7 +64,10 @@ pub fn build(layers: &Layers, pool: &Pool, spec: &RootSpec) -> Result<Root, (&'s
     let written = pool.path.join(&spec.sandbox_id);
     fill(&written, &spec.hostname).map_err(undo("volume"))?;
     let filled = begun.elapsed();
-    let lowers = spec.layers.iter().map(|digest| layers.copy(digest, &spec.idmap));
+    let lowers = spec
+        .layers
+        .iter()
+        .map(|digest| layers.copy(digest, &spec.idmap));
     let lowers: Vec<OwnedFd> = lowers.collect::<io::Result<_>>().map_err(undo("layers"))?;
     let laid = begun.elapsed();
     let upper = idmapped(&written, &spec.idmap).map_err(undo("overlay"))?;
@@ -70,7 +79,12 @@ pub fn build(layers: &Layers, pool: &Pool, spec: &RootSpec) -> Result<Root, (&'s
         ("layers", micros(laid - filled)),
         ("overlay", micros(begun.elapsed() - laid)),
     ];
-    Ok(Root { overlay, files, volume, phases })
+    Ok(Root {
+        overlay,
+        files,
+        volume,
+        phases,
+    })
 }
 
 /// What the overlay writes to, and the node's own files beside it.
@@ -93,7 +107,11 @@ fn idmapped(path: &Path, idmap: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 fn node_files(volume: &OwnedFd) -> io::Result<Vec<(&'static str, OwnedFd)>> {
-    let names = [("/etc/hosts", "etc/hosts"), ("/etc/hostname", "etc/hostname"), ("/etc/resolv.conf", "etc/resolv.conf")];
+    let names = [
+        ("/etc/hosts", "etc/hosts"),
+        ("/etc/hostname", "etc/hostname"),
+        ("/etc/resolv.conf", "etc/resolv.conf"),
+    ];
     let copies = names.iter().map(|(target, name)| {
         let copy = mounts::clone_at(volume.as_raw_fd(), Path::new(name), 0)?;
         mounts::set_attributes(&copy, attr::NOSUID | attr::NODEV | attr::NOEXEC, None)?;

@@ -58,12 +58,18 @@ fn bytes_are_exact_across_segments() {
     let log = Log::find(&scratch.0, 1);
     assert_eq!(log.total(), bytes.len() as u64);
     let mut back = Vec::new();
-    while let Read::Bytes(part) = log.read(back.len() as u64, u64::MAX, 60_000).expect("reads") {
+    while let Read::Bytes(part) = log
+        .read(back.len() as u64, u64::MAX, 60_000)
+        .expect("reads")
+    {
         back.extend(part);
     }
     assert!(back == bytes);
     fill(&log, b"more");
-    assert_eq!(log.read(bytes.len() as u64, u64::MAX, 10).expect("reads"), Read::Bytes(b"more".to_vec()));
+    assert_eq!(
+        log.read(bytes.len() as u64, u64::MAX, 10).expect("reads"),
+        Read::Bytes(b"more".to_vec())
+    );
 }
 
 /// After shrinking, the last 64 KiB are still at their old offsets.
@@ -75,7 +81,10 @@ fn shrunk_keeps_offsets() {
     shrink(&scratch.0).expect("shrinks");
     let log = Log::find(&scratch.0, 2);
     assert_eq!(log.total(), bytes.len() as u64);
-    assert_eq!(log.read(0, u64::MAX, 10).expect("reads"), Read::Gap(2 * TAIL));
+    assert_eq!(
+        log.read(0, u64::MAX, 10).expect("reads"),
+        Read::Gap(2 * TAIL)
+    );
     let (first, tail) = kept_tail(&scratch.0, 2, u64::MAX).expect("reads");
     assert_eq!(first, 2 * TAIL);
     assert!(tail == bytes[first as usize..]);
