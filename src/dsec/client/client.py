@@ -26,6 +26,7 @@ from dsec.errors import DSecError, InvalidArgument, Unsupported
 
 __all__ = ["DSecClient"]
 
+_LIVE = "creating,running,paused"
 _inherited: list[object] = []
 """Connections that a forked child has from its parent: kept untouched, for closing them would disturb it."""
 _closing: set[asyncio.Task[None]] = set()
@@ -182,15 +183,14 @@ class DSecClient:
         self, job: str | None = None, labels: Mapping[str, str] | None = None,
         state: types.SandboxState | str | None = None,
     ) -> AsyncIterator[types.SandboxInfo]:  # fmt: skip
-        """Sandboxes with all of the labels and the state; without ``state`` the live ones.
+        """Sandboxes with all of the labels and the state (of several, with commas between); without ``state`` the live.
 
         ``state="stopped"`` finds those of the last 24 h.
         """
         if job is not None:
             raise Unsupported("find(job=) is not in this version")
         query = [("label", f"{name}={value}") for name, value in (labels or {}).items()]
-        if state is not None:
-            query.append(("state", str(state)))
+        query.append(("state", _LIVE if state is None else str(state)))
         found = await self._link().ask_patiently("GET", "/v1/sandboxes", _Found, query=query)
         for info in found.sandboxes:
             yield info

@@ -70,5 +70,6 @@ def too_late(attempt: Attempt) -> DSecError:
     if attempt.phase == "admission":
         return CapacityError("the node was full until the deadline", phase="admission", retry_after_s=_RETRY_AFTER_S)
     return DeadlineExceeded(
-        f"the deadline of {attempt.request.deadline_s:g} s passed in phase {attempt.phase}", phase=attempt.phase
-    )
+        f"the deadline of {attempt.request.deadline_s:g} s passed in phase {attempt.phase}", phase=attempt.phase,
+        remedy="The same key joins what is still under way; or raise deadline_s",
+    )  # fmt: skip

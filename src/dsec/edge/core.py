@@ -222,6 +222,15 @@ class Core:
             if not left:
                 self._watchers.pop(sandbox_id, None)
 
+    async def until_over(self, record: SandboxRecord, timeout_s: float) -> None:
+        """Return when the end of a sandbox is committed, or after this long."""
+        over = asyncio.Event()
+        with self.watching(record.id, lambda entry: over.set() if entry is None else None):
+            if record.is_live:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(timeout_s):
+                        await over.wait()
+
     def _tell(self, record: SandboxRecord) -> None:
         for tell in self._watchers.get(record.id, ()):
             tell(record.story[-1])

@@ -17,8 +17,9 @@ from dsec.api.frames import Kind
 from dsec.backends.link import FrameConnection
 from dsec.edge.core import Core
 from dsec.edge.execs import Execs, Opening
+from dsec.edge.record import SandboxRecord
 from dsec.edge.telling import Told, tell_events, tell_logs
-from dsec.errors import DSecError, InvalidArgument, NodeError, PlatformError, ProtocolError, Unsupported
+from dsec.errors import DSecError, InvalidArgument, NodeError, PlatformError, ProtocolError, SandboxGone, Unsupported
 
 __all__ = ["Relay"]
 
@@ -28,6 +29,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _MOST_QUEUED = 1 << 20
+_COMMIT_S = 5.0
 RESTART, PROTOCOL, UNREADABLE = 1012, 1002, 1003
 
 
@@ -41,6 +43,7 @@ class Relay:
         self._send = send
         self._openings: dict[int, Opening] = {}
         self._told: dict[int, Told] = {}
+        self._held: set[asyncio.Task[None]] = set()
         self._out: deque[bytes] = deque()
         self._queued = 0
         self._wake = asyncio.Event()
@@ -65,10 +68,8 @@ class Relay:
                 pump = self._tasks.create_task(self._pump())
                 client = self._tasks.create_task(self._from_client())
                 await asyncio.wait({pump, client}, return_when=asyncio.FIRST_COMPLETED)
-                for told in self._told.values():
-                    told.task.cancel()
-                pump.cancel()
-                client.cancel()
+                for task in (pump, client, *self._held, *(told.task for told in self._told.values())):
+                    task.cancel()
         finally:
             self._runtime.close()
 
@@ -174,27 +175,40 @@ class Relay:
         if kind in (Kind.END, Kind.ERROR):
             opening = self._openings.pop(stream, None)
             if opening is not None:
-                frame = self._over(frame, stream, kind, opening)
+                self._over(frame, stream, kind, opening)
+                return
         self._put(frame)
         if self._queued > _MOST_QUEUED and not self._paused and self._runtime is not None:
             self._paused = True
             self._runtime.pause_reading()
 
-    def _over(self, frame: bytes, stream: int, kind: int, opening: Opening) -> bytes:
+    def _over(self, frame: bytes, stream: int, kind: int, opening: Opening) -> None:
         """Commit the outcome before anybody is told; a recorded one is told in place of the runtime's."""
-        content = frames.decode(frame)[2]
-        if opening.outcome is not None:
-            outcome = opening.outcome
+        outcome = opening.outcome
+        if outcome is not None:
             if outcome.end is not None:
-                return frames.end_frame(stream, outcome.end)
-            if outcome.error is not None:
-                return frames.error_frame(stream, outcome.error)
-            return frame
+                frame = frames.end_frame(stream, outcome.end)
+            elif outcome.error is not None:
+                frame = frames.error_frame(stream, outcome.error)
+            self._put(frame)
+            return
+        content = frames.decode(frame)[2]
         if kind == Kind.END:
             self._execs.ended(opening, content)
         else:
             self._execs.refused(opening, content)
-        return frame
+            record = self._core.live.get(opening.sandbox_id)
+            if record is not None and content.get("code") == SandboxGone.code and self._tasks is not None:
+                task = self._tasks.create_task(self._put_after_end(frame, record))
+                self._held.add(task)
+                task.add_done_callback(self._held.discard)
+                return
+        self._put(frame)
+
+    async def _put_after_end(self, frame: bytes, record: SandboxRecord) -> None:
+        """Whoever is told that a sandbox has ended finds it so, although the runtime's event comes a moment later."""
+        await self._core.until_over(record, _COMMIT_S)
+        self._put(frame)
 
     def _lost(self) -> None:
         self._close(RESTART)

@@ -101,7 +101,9 @@ def parse_exec(params: Any) -> ExecRequest:
         raise InvalidArgument(f"grace_s must be between 0 and 3600, not {request.grace_s}")
     check_output_bytes(request.max_output_bytes)
     if request.cwd is not None and not request.cwd.startswith("/"):
-        raise InvalidArgument(f"cwd must be an absolute path, not {request.cwd!r}", phase="cwd")
+        raise InvalidArgument(
+            f"cwd must be an absolute path, not {request.cwd!r}", phase="cwd", remedy="Begin it with /"
+        )
     check_env(request.env or {})
     return request
 

@@ -108,29 +108,15 @@ class _Logs:
                     told.add(each.exec_id)
                     async for frame in self._output(stream, each):
                         yield frame
-            if not following or self._wants_one():
+            if not following or self._request.exec_id is not None:
                 return
-            await self._next_exec()
-
-    def _wants_one(self) -> bool:
-        return self._request.exec_id is not None or self._record.main_exec_id is not None
+            # There may be another exec after a moment; a main process's end is its sandbox's, which comes at once.
+            await self._core.until_over(self._record, _NEXT_EXEC_S)
 
     def _wanted(self) -> list[ExecRecord]:
         only = self._request.exec_id or self._record.main_exec_id
         known = self._core.records.execs(self._record.id)
         return known if only is None else [each for each in known if each.exec_id == only]
-
-    async def _next_exec(self) -> None:
-        """Wait until the sandbox ends, or for a moment: there may be another exec."""
-        over = asyncio.Event()
-        with self._core.watching(self._record.id, lambda entry: over.set() if entry is None else None):
-            if not self._record.is_live:
-                return
-            try:
-                async with asyncio.timeout(_NEXT_EXEC_S):
-                    await over.wait()
-            except TimeoutError:
-                return
 
     async def _output(self, stream: int, each: ExecRecord) -> AsyncIterator[bytes]:
         yield frames.item_frame(

@@ -218,11 +218,11 @@ class FakeEdge:
 
     async def _find(self, request: web.Request) -> web.Response:
         labels = [pair.partition("=") for pair in request.query.getall("label", [])]
-        state = request.query.get("state")
+        states = ",".join(request.query.getall("state", list(types.SandboxState))).split(",")
         found = [
             info
             for info in self.sandboxes.values()
-            if info.state == (state or "running") and all(info.labels.get(k) == v for k, _, v in labels)
+            if info.state in states and all(info.labels.get(k) == v for k, _, v in labels)
         ]
         return _json({"sandboxes": found})
 

@@ -32,9 +32,11 @@ def ps(
     """List sandboxes, the newest first."""
 
     async def body(client: DSecClient) -> list[SandboxInfo]:
-        found = [one async for one in client.find(labels=labels(label) if label else None)]
-        shown = [one for one in found if all_ or one.state not in ("stopped", "lost")]
-        return sorted(shown, key=lambda one: one.created_at, reverse=True)
+        from dsec.api.types import SandboxState
+
+        state = ",".join(SandboxState) if all_ else None
+        found = [one async for one in client.find(labels=labels(label) if label else None, state=state)]
+        return sorted(found, key=lambda one: one.created_at, reverse=True)
 
     found = with_client(body)
     if json:
