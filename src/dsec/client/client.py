@@ -183,7 +183,7 @@ class DSecClient:
         self, job: str | None = None, labels: Mapping[str, str] | None = None,
         state: types.SandboxState | str | None = None,
     ) -> AsyncIterator[types.SandboxInfo]:  # fmt: skip
-        """Sandboxes with all of the labels and the state (of several, with commas between); without ``state`` the live.
+        """Sandboxes with all of the labels and the state (of several, with commas between); by default the live.
 
         ``state="stopped"`` finds those of the last 24 h.
         """
