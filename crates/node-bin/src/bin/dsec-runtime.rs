@@ -10,7 +10,10 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments.as_slice() {
         ["serve", "--config", file] => {
-            tracing_subscriber::fmt().json().with_writer(std::io::stderr).init();
+            tracing_subscriber::fmt()
+                .json()
+                .with_writer(std::io::stderr)
+                .init();
             serve::serve(Path::new(file))
         }
         ["probe"] => print_features(),
@@ -26,7 +29,12 @@ fn main() -> ExitCode {
 }
 
 fn print_features() -> Result<(), String> {
-    let features = dsec_proto::runtime::Features { features: probe::features() };
-    println!("{}", serde_json::to_string(&features).map_err(|error| error.to_string())?);
+    let features = dsec_proto::runtime::Features {
+        features: probe::features(),
+    };
+    println!(
+        "{}",
+        serde_json::to_string(&features).map_err(|error| error.to_string())?
+    );
     Ok(())
 }

@@ -9,6 +9,7 @@ mod groups;
 mod holding;
 mod host;
 mod latency;
+mod mounts;
 mod replacing;
 mod sandbox;
 mod services;

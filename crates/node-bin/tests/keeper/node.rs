@@ -1,6 +1,7 @@
 //! A keeper in a directory of its own, ended with the test.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -45,14 +46,25 @@ impl Node {
     }
 
     pub fn with_services(dir: PathBuf, services: Value) -> Self {
+        Self::prepared(dir, services, || Ok(()))
+    }
+
+    /// A keeper whose process does `first` before it is executed.
+    pub fn prepared(
+        dir: PathBuf,
+        services: Value,
+        first: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
         let table = table(&dir, services);
-        let mut child = Command::new(KEEPER)
+        let mut command = Command::new(KEEPER);
+        command
             .arg("--table")
             .arg(table)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the keeper starts");
+            .stdout(Stdio::piped());
+        // SAFETY: what the tests do first is system calls.
+        unsafe { command.pre_exec(first) };
+        let mut child = command.spawn().expect("the keeper starts");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("piped");
         BufReader::new(stdout).read_line(&mut line).expect("a line");

@@ -19,7 +19,7 @@ use super::node::INIT;
 
 pub const START: u32 = 0x5100_0000;
 pub const COUNT: u32 = 65_536;
-const BUSYBOX: &str = "/bin/busybox";
+pub const BUSYBOX: &str = "/bin/busybox";
 const APPLETS: [&str; 14] = [
     "sh", "cat", "echo", "id", "ls", "sleep", "true", "mount", "hostname", "readlink", "kill",
     "ps", "mkdir", "env",
