@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bench.scenarios import together
 from bench.targets import Target
@@ -15,6 +15,7 @@ __all__ = ["idle_memory", "meminfo", "per_sandbox"]
 
 H = TypeVar("H")
 _AT_ONCE = 16
+_KERNEL = ("SUnreclaim", "Percpu", "PageTables", "KernelStack")
 _FIELDS = (
     "MemFree",
     "MemAvailable",
@@ -46,7 +47,10 @@ def per_sandbox(before: Mapping[str, int], after: Mapping[str, int], count: int,
     """KiB for each sandbox beyond the page cache: all of it, its parts, and as a + b × CPUs.
 
     ``total`` is what became unfree and is not page cache: slab counts, also what the kernel calls reclaimable, since
-    live sandboxes hold it. b is the growth of Percpu divided by the CPUs.
+    live sandboxes hold it. It is the whole machine's, so other work disturbs it; ``kernel`` (unreclaimable slab,
+    per-CPU memory, page tables, kernel stacks) is disturbed less, and says less. b is the growth of Percpu divided by
+    the CPUs. A memory group costs the more, the more superblocks the machine ever had at once since it booted (16
+    bytes for each: Linux keeps room for their shrinkers in every group and never gives it back).
     """
     grown = {name: (after[name] - before[name]) / count for name in _FIELDS}
     cache = grown["Buffers"] + grown["Cached"] - grown["Shmem"]
@@ -54,6 +58,7 @@ def per_sandbox(before: Mapping[str, int], after: Mapping[str, int], count: int,
     b = grown["Percpu"] / cpus
     return {
         "total": round(total, 1),
+        "kernel": round(sum(grown[name] for name in _KERNEL), 1),
         "a": round(total - b * cpus, 1),
         "b": round(b, 2),
         "available_lost": round(-grown["MemAvailable"], 1),
@@ -61,11 +66,16 @@ def per_sandbox(before: Mapping[str, int], after: Mapping[str, int], count: int,
     }
 
 
-async def idle_memory(target: Target[H], count: int) -> dict[str, object]:
-    """Make ``count`` sandboxes that each ran ``true`` once, and compare the machine before and after."""
+async def idle_memory(target: Target[H], count: int) -> dict[str, Any]:
+    """Make ``count`` sandboxes that each ran ``true`` once, and compare the machine before and after.
+
+    ``made`` is how many sandboxes' worth of kernel objects came into being: fewer than ``count`` where the platform
+    had made some in advance, whose memory is then missing from the result.
+    """
     warm = [await target.create() for _ in range(2)]
     for handle in warm:
         await target.true(handle)
+    held = await target.held()
     before = await _settled()
     handles: list[H] = []
     gate = asyncio.Semaphore(_AT_ONCE)
@@ -79,6 +89,7 @@ async def idle_memory(target: Target[H], count: int) -> dict[str, object]:
     try:
         await together(*(one() for _ in range(count)))
         after = await _settled()
+        made = await target.held() - held
     finally:
         for handle in [*handles, *warm]:
             await target.stop(handle)
@@ -86,6 +97,7 @@ async def idle_memory(target: Target[H], count: int) -> dict[str, object]:
     return {
         "count": count,
         "cpus": cpus,
+        "made": made,
         "before_kib": before,
         "after_kib": after,
         "per_sandbox_kib": per_sandbox(before, after, count, cpus),

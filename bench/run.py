@@ -121,6 +121,9 @@ async def _measure(target: Target[H], record: Record, plan: Plan) -> None:
     def add(scenario: str, samples: list[float], **facts: Any) -> None:
         record.add(target.name, scenario, samples, **facts)
 
+    # First, while the platform has made little in advance for what follows.
+    if wants("memory"):
+        add("idle memory", [], **await memory.idle_memory(target, plan.idle))
     await scenarios.first_exec_serial(target, 2)
     if wants("serial"):
         add("serial", await scenarios.first_exec_serial(target, plan.serial))
@@ -141,8 +144,6 @@ async def _measure(target: Target[H], record: Record, plan: Plan) -> None:
     if wants("creating"):
         rate, samples = await scenarios.warm_exec_while_creating(target, plan.warm, 50)
         add("warm while creating", samples, creates_per_second=rate)
-    if wants("memory"):
-        add("idle memory", [], **await memory.idle_memory(target, plan.idle))
 
 
 async def _bursts(target: Target[H], plan: Plan, add: Callable[..., None]) -> None:

@@ -60,7 +60,10 @@ def _comparable(targets: Sequence[str]) -> bool:
 def _cell(scenario: str, result: Mapping[str, Any]) -> str:
     if scenario == "idle memory":
         cost = result["per_sandbox_kib"]
-        return f"{cost['total']:.0f} KiB = {cost['a']:.0f} + {cost['b']:.1f} × CPUs (at {result['count']})"
+        parts = f"{cost['a']:.0f} + {cost['b']:.1f} × CPUs; kernel's own: {cost['kernel']:.0f}"
+        early = result["count"] - result["made"]
+        note = f", {early} of them made in advance" if early > result["count"] // 20 else ""
+        return f"{cost['total']:.0f} KiB = {parts} (at {result['count']}{note})"
     if scenario == "sustained":
         return f"{result['per_second']:.0f}/s"
     if scenario == "burst":

@@ -30,6 +30,9 @@ class Target(Protocol, Generic[H]):
     async def stop(self, handle: H) -> None:
         """Stop and remove it, confirmed."""
 
+    async def held(self) -> int:
+        """For how many sandboxes the platform holds kernel objects: of the live, and made in advance."""
+
     async def clean(self) -> int:
         """Stop whatever the benchmark left; how many that were."""
 
@@ -67,6 +70,11 @@ class DsecTarget:
         """As ``Target.stop``."""
         await handle.stop()
 
+    async def held(self) -> int:
+        """As ``Target.held``."""
+        stats = (await self.client.status()).stats
+        return int(stats["slots_ready"]) + int(stats["slots_used"])
+
     async def clean(self) -> int:
         """As ``Target.clean``."""
         report = await self.client.stop_all(labels={LABEL: "1"})
@@ -99,6 +107,10 @@ class DockerTarget:
     async def stop(self, handle: str) -> None:
         """As ``Target.stop``."""
         await self.api.remove(handle)
+
+    async def held(self) -> int:
+        """As ``Target.held``."""
+        return len(await self.api.labelled(f"{LABEL}=1"))
 
     async def clean(self) -> int:
         """As ``Target.clean``."""

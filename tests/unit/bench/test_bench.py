@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bench import scenarios
-from bench.memory import meminfo, per_sandbox
+from bench.memory import idle_memory, meminfo, per_sandbox
 from bench.phases import breakdown
 from bench.record import Record, load
 from bench.run import SCENARIOS, Plan, measure
@@ -44,6 +44,10 @@ class FakeTarget:
         """Each is stopped once."""
         self.live.remove(handle)
         await asyncio.sleep(0)
+
+    async def held(self) -> int:
+        """What lives."""
+        return len(self.live)
 
     async def clean(self) -> int:
         """What lived."""
@@ -147,6 +151,26 @@ def test_memory_per_sandbox_leaves_the_page_cache_out() -> None:
     assert cost["b"] == 4.0
     assert cost["a"] + 2 * cost["b"] == cost["total"]
     assert cost["available_lost"] == 70.0
+
+
+def test_idle_memory_says_what_was_made_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A platform with half of it ready shows half its memory; the table must not hide that."""
+
+    async def settled() -> dict[str, int]:
+        return meminfo("MemFree: 1000 kB")
+
+    monkeypatch.setattr("bench.memory._settled", settled)
+
+    @dataclass
+    class Ready(FakeTarget):
+        async def held(self) -> int:
+            return max(50, len(self.live))
+
+    for target, note in ((FakeTarget(), ""), (Ready(), ", 48 of them made in advance")):
+        kept = record()
+        kept.add("dsec", "idle memory", **asyncio.run(idle_memory(target, 100)))
+        assert f"(at 100{note})" in markdown(kept)
+        assert target.live == set()
 
 
 def test_the_breakdown_keeps_to_the_order_of_a_request() -> None:
