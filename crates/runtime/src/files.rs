@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::frame::{self, DEFAULT_CREDIT, MAX_DATA};
@@ -11,6 +12,7 @@ use dsec_session::plan::{self, FdIndex, FileOp};
 use tokio::io::unix::AsyncFd;
 use tokio::io::Interest;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::check;
 use crate::connection::{Input, Stream};
@@ -25,6 +27,8 @@ use crate::tag::{sandbox_object, Tag};
 
 /// How far ahead of the file a client may send.
 const CREDIT: u64 = 1 << 20;
+/// How long an operation that nobody waits for may take to put things away.
+const LEAVE: Duration = Duration::from_secs(2);
 /// Largest file that can be written: beyond it the disk limit would be in the way anyway.
 const MAX_LENGTH: u64 = 1 << 44;
 
@@ -330,10 +334,13 @@ impl Running {
         }
     }
 
-    /// Kills it: nobody waits for it any more.
+    /// Nobody waits for it any more: without its pipe it puts away what it had begun and ends, or it is killed.
     async fn abandon(mut self) {
-        let _ = self.leaf.kill();
-        let _ = (&mut self.ended).await;
+        self.pipe = None;
+        if timeout(LEAVE, &mut self.ended).await.is_err() {
+            let _ = self.leaf.kill();
+            let _ = (&mut self.ended).await;
+        }
         self.release().await;
     }
 

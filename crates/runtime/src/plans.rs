@@ -22,7 +22,7 @@ const CAPABILITIES: u64 = {
     bits
 };
 
-const MASKED: [&str; 15] = [
+const MASKED: [&str; 18] = [
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
@@ -37,7 +37,11 @@ const MASKED: [&str; 15] = [
     "/proc/sched_debug",
     "/proc/scsi",
     "/proc/timer_list",
+    // The loop devices name the files of all nodes' pools.
+    "/sys/devices/virtual/block",
+    "/sys/devices/virtual/powercap",
     "/sys/firmware",
+    "/sys/fs/btrfs",
 ];
 const READ_ONLY: [&str; 5] = [
     "/proc/bus",
@@ -275,6 +279,20 @@ fn become_user(entrant: &Entrant<'_>) -> Vec<Step> {
     vec![Step::Caps { keep: CAPABILITIES }, Step::Ids(ids)]
 }
 
+/// A missing working directory is made by root, as Docker does: its user need not be allowed to.
+fn make_directory(path: Vec<u8>) -> [Step; 3] {
+    let root = Ids {
+        uid: 0,
+        gid: 0,
+        groups: Vec::new(),
+    };
+    [
+        Step::Caps { keep: CAPABILITIES },
+        Step::Ids(Some(root)),
+        Step::Chdir { path, create: true },
+    ]
+}
+
 fn resolve(entrant: &Entrant<'_>) -> Option<Step> {
     known_user(entrant.user)
         .is_none()
@@ -298,11 +316,14 @@ pub fn exec(
     steps.push(profile.rlimits());
     steps.extend(resolve(entrant));
     steps.extend(profile.filters());
+    let path = entrant.cwd.unwrap_or(b"/").to_vec();
+    if entrant.create_cwd && known_user(entrant.user) != Some((0, 0)) {
+        steps.extend(make_directory(path.clone()));
+    }
     steps.extend(become_user(entrant));
     if strict {
         steps.push(Step::NoNewPrivs);
     }
-    let path = entrant.cwd.unwrap_or(b"/").to_vec();
     steps.push(Step::Chdir {
         path,
         create: entrant.create_cwd,

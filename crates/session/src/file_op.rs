@@ -122,6 +122,8 @@ struct Draft<'a> {
     place: &'a Place,
     name: String,
     file: OwnedFd,
+    /// Permissions in the end: writing takes the set-ID bits away.
+    mode: Mode,
 }
 
 impl<'a> Draft<'a> {
@@ -132,8 +134,14 @@ impl<'a> Draft<'a> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let private = Mode::from_raw_mode(0o600);
         let file = fs::openat(&place.directory, &name, flags | OFlags::NOFOLLOW, private)?;
-        let draft = Self { place, name, file };
-        match draft.own(mode) {
+        let kept = place.present.map_or(NEW_FILE_MODE, |stat| stat.st_mode);
+        let draft = Self {
+            place,
+            name,
+            file,
+            mode: Mode::from_raw_mode(mode.unwrap_or(kept) & PERMISSIONS),
+        };
+        match draft.own() {
             Ok(()) => Ok(draft),
             Err(errno) => {
                 draft.discard();
@@ -142,25 +150,23 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Owner and mode of the file that it replaces. Somebody who may write a file that is another's keeps
+    /// The owner of the file that it replaces. Somebody who may write a file that is another's keeps
     /// it from then on: only root can give files away.
-    fn own(&self, mode: Option<u32>) -> Result<(), Errno> {
-        let present = self.place.present.as_ref();
-        if let Some(stat) = present {
-            let owner = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-            match fs::fchown(&self.file, Some(owner.0), Some(owner.1)) {
-                Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
-                Err(errno) => return Err(errno),
-            }
+    fn own(&self) -> Result<(), Errno> {
+        let Some(stat) = self.place.present.as_ref() else {
+            return Ok(());
+        };
+        let owner = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+        match fs::fchown(&self.file, Some(owner.0), Some(owner.1)) {
+            Err(Errno::PERM | Errno::INVAL) => Ok(()),
+            result => result,
         }
-        let kept = present.map_or(NEW_FILE_MODE, |stat| stat.st_mode);
-        let bits = mode.unwrap_or(kept) & PERMISSIONS;
-        fs::fchmod(&self.file, Mode::from_raw_mode(bits))
     }
 
     fn fill_and_place(self, input: BorrowedFd<'_>, length: u64) -> FileReport {
         let (bytes, outcome) = self.fill(input, length);
         let outcome = outcome.and_then(|()| {
+            fs::fchmod(&self.file, self.mode)?;
             let stat = fs::fstat(&self.file)?;
             let directory = &self.place.directory;
             fs::renameat(directory, &self.name, directory, self.place.name.as_slice())?;

@@ -256,8 +256,13 @@ pub fn errors_of(refusal: &Refusal) -> WireError {
     };
     let said = failure.message.clone();
     let error = match (failure.step.as_str(), failure.errno) {
-        ("exec", libc::ENOENT | libc::ENOTDIR) => WireError::new("executable_not_found", said),
-        ("exec", libc::E2BIG) => WireError::invalid(said).with("field", "argv"),
+        ("exec", libc::ENOENT | libc::ENOTDIR) => WireError::new("executable_not_found", said)
+            .remedy(
+                "Give its whole path, or a PATH that leads to it; a script needs its interpreter",
+            ),
+        ("exec", libc::E2BIG) => WireError::invalid(said)
+            .with("field", "argv")
+            .remedy("Write a file and run it, or send it on standard input"),
         (
             "exec",
             libc::EACCES
@@ -267,8 +272,11 @@ pub fn errors_of(refusal: &Refusal) -> WireError {
             | libc::ELIBBAD
             | libc::ETXTBSY
             | libc::EISDIR,
-        ) => WireError::new("not_executable", said),
-        ("resolve_user", _) => WireError::invalid(said).in_phase("user"),
+        ) => WireError::new("not_executable", said)
+            .remedy("chmod +x it, or run it by its interpreter; it must be made for this machine"),
+        ("resolve_user", _) => WireError::invalid(said)
+            .in_phase("user")
+            .remedy("Make the user in the image or with useradd, or give a number: UID or UID:GID"),
         (
             "chdir",
             libc::ENOENT
@@ -277,7 +285,9 @@ pub fn errors_of(refusal: &Refusal) -> WireError {
             | libc::ELOOP
             | libc::ENAMETOOLONG
             | libc::EROFS,
-        ) => WireError::invalid(said).in_phase("cwd"),
+        ) => WireError::invalid(said)
+            .in_phase("cwd")
+            .remedy("Make the directory first; the user must be allowed to enter it"),
         _ if refusal.code == "gone" => {
             WireError::new("sandbox_gone", "the sandbox has ended").with("cause", "lost")
         }
