@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
-import aiohttp
-from yarl import URL
-
+from dsec.api.http_pool import HttpPool
 from dsec.api.ids import is_sandbox_id, node_of
-from dsec.errors import DSecError, NodeError, NotFound
+from dsec.errors import NodeError, NotFound
 
 __all__ = ["EdgeAnswer", "EdgeLink", "Edges", "LocalEdge", "edge_unreachable"]
 
 _CONNECT_S = 5.0
+_IDLE_S = 60.0
+"""Less than the edge keeps them."""
 
 
 class EdgeAnswer(Protocol):
@@ -28,7 +28,10 @@ class EdgeAnswer(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers, case-insensitive."""
+        """The headers, their names in lower case."""
+
+    async def read(self) -> bytes:
+        """The rest of the body."""
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes; the edge is held back while nobody reads."""
@@ -63,73 +66,43 @@ def edge_unreachable(node: str, reason: object) -> NodeError:
     )
 
 
-class _AiohttpAnswer:
-    def __init__(self, node: str, response: aiohttp.ClientResponse) -> None:
-        self._node = node
-        self._response = response
-        self.status = response.status
-        self.headers: Mapping[str, str] = response.headers
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self._response.content.iter_any():
-                yield chunk
-        except aiohttp.ClientError as error:
-            raise edge_unreachable(self._node, error) from None
-
-
 class LocalEdge:
     """The edge of this machine, over ``edge.sock``."""
 
     def __init__(self, node: str, socket: Path) -> None:
         self.node = node
-        self._socket = socket
-        self._session: aiohttp.ClientSession | None = None
+        self._socket = str(socket)
+        self._pool = HttpPool(
+            lambda factory: asyncio.get_running_loop().create_unix_connection(factory, self._socket),
+            lambda error: edge_unreachable(node, error),
+            headers={"host": "edge"},
+            connect_s=_CONNECT_S,
+            idle_s=_IDLE_S,
+        )
 
-    def _pool(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.UnixConnector(str(self._socket), limit=0, keepalive_timeout=60),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
-                auto_decompress=False,
-                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return self._session
-
-    @asynccontextmanager
-    async def request(
+    def request(
         self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | bytes | None
-    ) -> AsyncIterator[EdgeAnswer]:
+    ) -> AbstractAsyncContextManager[EdgeAnswer]:
         """Ask over a pooled connection."""
-        url = URL(f"http://edge{target}", encoded=True)
-        try:
-            response = await self._pool().request(method, url, headers=headers, data=body, allow_redirects=False)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise _cause(error) or edge_unreachable(self.node, error) from None
-        async with response:
-            yield _AiohttpAnswer(self.node, response)
+        length = None if body is None or isinstance(body, bytes) else headers.get("content-length")
+        if length is None:
+            return self._pool.exchange(method, target, headers, body)
+        others = {name: value for name, value in headers.items() if name != "content-length"}
+        return self._pool.exchange(method, target, others, body, int(length))
 
     async def connect(self, protocol: asyncio.Protocol) -> asyncio.Transport:
         """A new connection to ``edge.sock``."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_CONNECT_S):
-                transport, _ = await loop.create_unix_connection(lambda: protocol, str(self._socket))
-        except (OSError, TimeoutError) as error:
+                transport, _ = await loop.create_unix_connection(lambda: protocol, self._socket)
+        except OSError as error:
             raise edge_unreachable(self.node, error) from None
         return transport
 
     async def close(self) -> None:
         """Close the pool."""
-        if self._session is not None:
-            await self._session.close()
-
-
-def _cause(error: BaseException) -> DSecError | None:
-    """An error of ours that aiohttp wrapped while it read the request's body."""
-    cause = error.__cause__ or error.__context__
-    return cause if isinstance(cause, DSecError) else None
+        self._pool.close()
 
 
 class Edges:

@@ -73,7 +73,7 @@ class Own:
             async with self._edges.any.request("GET", "/metrics", headers, None) as answer:
                 if answer.status != 200:
                     raise NotFound(f"the edge answered {answer.status} to /metrics")
-                text += b"".join([chunk async for chunk in answer.chunks()])
+                text += await answer.read()
         except (NodeError, NotFound):
             text += b"# the edge does not answer\n"
         await send_bytes(send, 200, b"text/plain; version=0.0.4; charset=utf-8", text)

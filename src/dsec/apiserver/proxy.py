@@ -13,6 +13,7 @@ __all__ = ["CLIENT_GONE", "MAX_JSON_BODY", "forward"]
 MAX_JSON_BODY = 8 * 1024 * 1024
 CLIENT_GONE = 499
 """The status that is counted where the client left before any was sent."""
+_QUICK_S = 0.05
 _WHOLE = 128 * 1024
 """Answers up to this size are sent in one piece."""
 _ANSWER_HEADERS = (
@@ -51,9 +52,11 @@ async def _while_connected(
     link: EdgeLink, method: str, target: str, headers: dict[str, str], body: bytes, receive: Receive, send: Send
 ) -> None:
     """Ask, and give up as soon as the client has gone."""
+    loop = asyncio.get_running_loop()
     asking = asyncio.current_task()
     assert asking is not None
     phase = "asking"
+    watcher: asyncio.Task[None] | None = None
 
     async def watch() -> None:
         nonlocal phase
@@ -62,7 +65,12 @@ async def _while_connected(
             phase = "gone"
             asking.cancel()
 
-    watcher = asyncio.create_task(watch())
+    def begin() -> None:
+        nonlocal watcher
+        watcher = loop.create_task(watch())
+
+    # Most requests take milliseconds: only the others are worth a task that watches the connection.
+    later = loop.call_later(_QUICK_S, begin)
     try:
         async with link.request(method, target, headers, body) as answer:
             phase = "answering"
@@ -72,7 +80,9 @@ async def _while_connected(
             raise
         asking.uncancel()
     finally:
-        watcher.cancel()
+        later.cancel()
+        if watcher is not None:
+            watcher.cancel()
 
 
 async def _send_back(answer: EdgeAnswer, send: Send) -> None:
@@ -84,7 +94,7 @@ async def _send_back(answer: EdgeAnswer, send: Send) -> None:
     start = {"type": "http.response.start", "status": answer.status, "headers": headers}
     length = answer.headers.get("content-length")
     if length is not None and int(length) <= _WHOLE:
-        body = b"".join([chunk async for chunk in answer.chunks()])
+        body = await answer.read()
         await send(start)
         await send({"type": "http.response.body", "body": body})
         return

@@ -52,6 +52,7 @@ def make_server(gate: Gate) -> uvicorn.Server:
         lifespan="on",
         access_log=False,
         log_config=None,
+        proxy_headers=False,
         server_header=False,
         date_header=False,
         timeout_keep_alive=75,

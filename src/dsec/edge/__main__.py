@@ -63,8 +63,10 @@ async def serve(config: NodeConfig, listener: socket.socket) -> None:
             lifespan="off",
             access_log=False,
             log_config=None,
+            proxy_headers=False,
             server_header=False,
             date_header=False,
+            timeout_keep_alive=75,
             timeout_graceful_shutdown=2,
         )
     )
