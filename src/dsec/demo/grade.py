@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from dsec.demo.boxes import Box, Environment
+from dsec.demo.boxes import Box, Environment, Outcome
 from dsec.demo.pairs import Task
 from dsec.demo.patch import Patch, difference, pack, read_archive
 from dsec.demo.policies import AGENT_MEMORY_MIB, REPOSITORY, Case, apply_script
@@ -15,7 +15,8 @@ __all__ = ["TOOLKIT_PATH", "agent_environment", "extract", "grade", "grader_envi
 
 TOOLKIT_PATH = "/opt/toolkits/pytest"
 _GRADER_MEMORY_MIB = 1024
-_SUITE_S = 300.0
+_SUITE_S = 900.0
+"""Many times what a suite takes: on a busy machine slow is not wrong."""
 _STEP_S = 60.0
 
 
@@ -55,12 +56,11 @@ async def extract(box: Box, case: Case) -> Patch:
     return difference(case.original, changed)
 
 
-async def run_suite(box: Box, task: Task) -> tuple[int | None, str]:
-    """Run the task's tests: the exit code (None: killed), and what the run itself wrote."""
+async def run_suite(box: Box, task: Task) -> Outcome:
+    """Run the task's tests; what the run wrote is in the outcome's ``stdout``."""
     options = shlex.join(PYTEST_OPTIONS)
     script = f"cd {REPOSITORY} && exec python3 -m pytest {options} {shlex.quote(task.tests)}"
-    outcome = await box.run(script, timeout_s=_SUITE_S)
-    return outcome.exit_code, outcome.stdout.decode(errors="replace")
+    return await box.run(script, timeout_s=_SUITE_S)
 
 
 async def apply(box: Box, task: Task, patch: Patch) -> None:
@@ -77,8 +77,15 @@ async def grade(box: Box, case: Case, patch: Patch) -> Judgement:
     """Judge a patch in a fresh sandbox; raises DSecError when the platform fails, which scores nothing."""
     if patch:
         await apply(box, case.task, patch)
-    exit_code, output = await run_suite(box, case.task)
-    judgement = judge(case.truth, exit_code, output)
+    outcome = await run_suite(box, case.task)
+    judgement = judge(case.truth, outcome.exit_code, outcome.stdout.decode(errors="replace"))
+    if outcome.exit_code is None:
+        how = (
+            f"took longer than {_SUITE_S:g} s"
+            if outcome.timed_out
+            else f"was killed, {outcome.oom_kills} times for memory"
+        )
+        judgement = Judgement(Verdict.FAIL, f"the test run {how}")
     if judgement.verdict is Verdict.FAIL and not patch:
         return Judgement(Verdict.FAIL, f"empty patch: {judgement.reason}")
     return judgement

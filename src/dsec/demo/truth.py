@@ -35,8 +35,12 @@ async def make_cases(
         async with at_once:
             return await _case(boxes, image, task, prepared, cache, say)
 
-    async with asyncio.TaskGroup() as group:
-        made = [group.create_task(one(task)) for task in tasks]
+    try:
+        async with asyncio.TaskGroup() as group:
+            made = [group.create_task(one(task)) for task in tasks]
+    except BaseExceptionGroup as failed:
+        # The others were cancelled and have stopped their boxes; the caller gets the error itself.
+        raise failed.exceptions[0] from None
     return [case.result() for case in made]
 
 
@@ -74,13 +78,14 @@ async def _passed(boxes: Boxes, image: str, task: Task, prepared: Prepared, patc
     try:
         if patch is not None:
             await apply(box, task, patch)
-        exit_code, output = await run_suite(box, task)
+        outcome = await run_suite(box, task)
     finally:
         await box.stop()
+    output = outcome.stdout.decode(errors="replace")
     passed = passed_tests(output)
     if passed is None:
         raise NodeError(
-            f"the suite of {task.title} ended with {exit_code} and without a summary: {output[-400:]}",
+            f"the suite of {task.title} ended with {outcome.exit_code} and without a summary: {output[-400:]}",
             phase="prepare",
         )
     return passed

@@ -6,6 +6,7 @@ import asyncio
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -15,8 +16,10 @@ from dsec.demo.job import plan, run_job
 from dsec.demo.pairs import TASKS
 from dsec.demo.patch import Patch, pack
 from dsec.demo.policies import POLICIES, Case, Policy, apply_script
+from dsec.demo.prepare import Prepared
 from dsec.demo.report import JobResult
 from dsec.demo.table import Board
+from dsec.demo.truth import make_cases
 from dsec.demo.verdict import Truth, Verdict
 from dsec.errors import ExecutableNotFound, NodeError
 
@@ -246,3 +249,39 @@ def test_on_a_terminal_there_is_one_live_table() -> None:
     text = stream.getvalue()
     assert CASE.task.name in text
     assert "1 of 1 graded" in text
+
+
+def test_an_error_while_the_truth_is_found_is_raised_itself(tmp_path: Path) -> None:
+    """One suite that does not run ends the preparation with that error, not a group of errors, and leaves no box."""
+
+    def answer(environment: Environment, script: str) -> Outcome:
+        raise NodeError("the node is gone")
+
+    boxes = FakeBoxes(answer)
+    for version in (TASK.broken, TASK.golden):
+        (tmp_path / version / TASK.source).mkdir(parents=True)
+    releases = {(TASK.project, version): tmp_path / version for version in (TASK.broken, TASK.golden)}
+    prepared = Prepared("toolkit/t:1", {TASK.name: "workspace/agent:1"}, {TASK.name: "workspace/grader:1"}, releases)
+    with pytest.raises(NodeError, match="the node is gone"):
+        asyncio.run(make_cases(boxes, "image", [TASK, TASK], prepared, tmp_path / "cache", lambda text: None))
+    assert all(box.stopped for box in boxes.made)
+
+
+def test_the_truth_is_measured_once(tmp_path: Path) -> None:
+    """The second run reads FAIL_TO_PASS and PASS_TO_PASS from the cache and needs no box."""
+    suites = iter([FAILED, PASSED])
+
+    def answer(environment: Environment, script: str) -> Outcome:
+        return outcome(1, next(suites)) if "pytest" in script else outcome(0)
+
+    releases = {(TASK.project, TASK.broken): tmp_path / "n", (TASK.project, TASK.golden): tmp_path / "n1"}
+    for release, path in releases.items():
+        (path / TASK.source).mkdir(parents=True)
+        (path / TASK.source / "__init__.py").write_text(release[1])
+    prepared = Prepared("toolkit/t:1", {TASK.name: "workspace/agent:1"}, {TASK.name: "workspace/grader:1"}, releases)
+    boxes = FakeBoxes(answer)
+    for _ in range(2):
+        cases = asyncio.run(make_cases(boxes, "image", [TASK], prepared, tmp_path / "cache", lambda text: None))
+        assert cases[0].truth == CASE.truth
+        assert dict(cases[0].golden.written) == {"__init__.py": TASK.golden.encode()}
+    assert len(boxes.made) == 2
