@@ -166,7 +166,7 @@ async def test_dead_keeper_is_repaired(own_node: RunningNode) -> None:
 async def test_live_sandboxes_need_a_yes(own_node: RunningNode) -> None:
     """Without a yes ``down`` changes nothing: the sandbox still works, and creates are admitted."""
     async with own_node.client() as client, client.sandbox("dsec/debian:12") as sandbox:
-        with pytest.raises(Conflict, match="1 sandboxes live"):
+        with pytest.raises(Conflict, match="live sandboxes: 1"):
             await asyncio.to_thread(down, own_node.paths)
         assert (await sandbox.exec("true")).ok
         async with client.sandbox("dsec/debian:12") as another:

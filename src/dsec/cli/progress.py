@@ -55,7 +55,8 @@ class ProgressLines:
             )
         elif not self._quiet and step.phase != self._phase:
             self._phase = step.phase
-            print(f"{self._title}: {step.phase} {step.detail}".rstrip(), file=sys.stderr)
+            detail = "" if step.detail in self._title else step.detail
+            print(f"{self._title}: {step.phase} {detail}".rstrip(), file=sys.stderr)
 
 
 def _amount(step: ImageProgress) -> str:

@@ -78,7 +78,7 @@ def _stop_sandboxes(
     try:
         live = _live(edge)
         if live and not confirm(len(live)):
-            raise Conflict(f"{len(live)} sandboxes live on node {paths.name!r}", remedy="Say `--yes` to stop them")
+            raise Conflict(f"node {paths.name!r} has live sandboxes: {len(live)}", remedy="Say `--yes` to stop them")
     except NodeError as error:
         say(f"the edge does not answer ({error.message}): stopping sandboxes through the runtime")
         return 0
@@ -87,7 +87,7 @@ def _stop_sandboxes(
         raise
     stopped: set[str] = set()
     while live and time.monotonic() < deadline:
-        say(f"stopping {len(live)} sandboxes")
+        say(f"stopping live sandboxes: {len(live)}")
         with ThreadPoolExecutor(_STOPS_AT_ONCE) as pool:
             stopped.update(name for name in pool.map(lambda one: _stop(edge, one), live) if name)
         time.sleep(_POLL_S)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+from pathlib import Path
 
 import msgspec
 
@@ -11,7 +13,7 @@ from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig
 from dsec.node.services import service_table
 
-__all__ = ["start_keeper", "write_table"]
+__all__ = ["private_keeper", "start_keeper", "write_table"]
 
 _LOCK_HELD = 4
 _ADDRESS_IN_USE = 5
@@ -23,13 +25,28 @@ def write_table(config: NodeConfig, binaries: Binaries) -> None:
     config.paths.services_json.write_bytes(msgspec.json.format(msgspec.json.encode(table)))
 
 
+def private_keeper(config: NodeConfig, binaries: Binaries) -> Path:
+    """Copy the installed keeper to where only root may execute it, and return that place.
+
+    Until its ``execve`` a process that enters a sandbox is the keeper's own program. A script in there which names
+    /proc/self/exe as its interpreter would run it inside, where it could be read; its mode refuses that.
+    """
+    program = config.paths.keeper_program
+    partial = program.with_suffix(".new")
+    partial.unlink(missing_ok=True)
+    partial.touch(mode=0o700)
+    shutil.copyfile(binaries.keeper, partial)
+    partial.replace(program)
+    return program
+
+
 def start_keeper(config: NodeConfig, binaries: Binaries) -> None:
     """Start the keeper in a session of its own; returns once its sockets listen.
 
     Raises Conflict when another keeper has the node or another program the port, NodeError otherwise.
     """
     write_table(config, binaries)
-    argv = [str(binaries.keeper), "--table", str(config.paths.services_json), "--detach"]
+    argv = [str(private_keeper(config, binaries)), "--table", str(config.paths.services_json), "--detach"]
     started = subprocess.run(
         argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, cwd="/", check=False
     )

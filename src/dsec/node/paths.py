@@ -96,6 +96,11 @@ class NodePaths(msgspec.Struct, frozen=True):
         return self.run / "services.json"
 
     @property
+    def keeper_program(self) -> Path:
+        """The keeper that runs: a copy of the installed one. Beside the data, since /run is often mounted noexec."""
+        return self.data / "dsec-keeper"
+
+    @property
     def draining(self) -> Path:
         """While this file is there the edge admits no creates: ``dsec down`` is at work."""
         return self.run / "draining"

@@ -11,7 +11,7 @@ from dsec.errors import InvalidArgument, NodeError
 from dsec.node.binaries import Binaries, find_binaries
 from dsec.node.config import NodeConfig, load_config
 from dsec.node.keeper_client import KeeperControl
-from dsec.node.keeper_process import write_table
+from dsec.node.keeper_process import private_keeper, write_table
 from dsec.node.machine import check_machine
 from dsec.node.paths import NodePaths
 from dsec.node.services import SERVICES, keeper_definition, service_table
@@ -55,9 +55,12 @@ def restart(
 
 def restart_part(config: NodeConfig, binaries: Binaries, part: str, *, deadline: float) -> None:
     """One part, until it answers."""
-    definitions = {one.name: one for one in (*service_table(config, binaries), keeper_definition(binaries))}
+    if part == "keeper":
+        definition = keeper_definition(private_keeper(config, binaries))
+    else:
+        definition = next(one for one in service_table(config, binaries) if one.name == part)
     with KeeperControl(config.paths.keeper_socket) as keeper:
-        keeper.restart(part, definitions[part])
+        keeper.restart(part, definition)
     while not part_answers(config.paths, part):
         if time.monotonic() >= deadline:
             raise NodeError(

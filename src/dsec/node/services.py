@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -64,9 +65,9 @@ def service_table(config: NodeConfig, binaries: Binaries, environment: dict[str,
     ]
 
 
-def keeper_definition(binaries: Binaries) -> Service:
+def keeper_definition(program: Path) -> Service:
     """What ``restart`` tells the keeper of itself: only the program counts."""
-    return Service(name="keeper", argv=[str(binaries.keeper)], env=[], log="", listen=[], cgroups=[])
+    return Service(name="keeper", argv=[str(program)], env=[], log="", listen=[], cgroups=[])
 
 
 def runtime_config(config: NodeConfig, binaries: Binaries, *, pool_mib: int) -> dict[str, Any]:

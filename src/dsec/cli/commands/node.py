@@ -73,13 +73,13 @@ def down(
     from dsec.node.down import down as take_down
 
     def confirm(live: int) -> bool:
-        return yes or (sys.stdin.isatty() and typer.confirm(f"{live} sandboxes live. Stop them?", err=True))
+        return yes or (sys.stdin.isatty() and typer.confirm(f"Live sandboxes: {live}. Stop them?", err=True))
 
     report = take_down(place(root, node), confirm=confirm, say=say)
     if json:
         print_json(report)
     elif report.was_up:
-        say(f"node {report.node} is down, {report.stopped} sandboxes stopped, nothing left ({report.took_s:.1f} s)")
+        say(f"node {report.node} is down, sandboxes stopped: {report.stopped}, nothing left ({report.took_s:.1f} s)")
     else:
         say(f"node {report.node} was not up; nothing of it is left")
 
