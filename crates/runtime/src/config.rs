@@ -35,6 +35,13 @@ pub struct Config {
     pub max_sandboxes: u32,
     /// The static init.
     pub init_path: PathBuf,
+    /// What the output of all finished execs may take before the oldest shrink to their tails.
+    #[serde(default = "default_output_mib")]
+    pub output_mib: u64,
+}
+
+fn default_output_mib() -> u64 {
+    8192
 }
 
 impl Config {

@@ -15,7 +15,7 @@ use crate::exec::Exec;
 use crate::groups::Layout;
 use crate::keeper::Keeper;
 use crate::kernel::btrfs::Pool;
-use crate::kernel::sys;
+use crate::output::Budget;
 use crate::plans::Profile;
 use crate::sandbox::Sandbox;
 use crate::slots::Slots;
@@ -48,6 +48,8 @@ pub struct Node {
     pub slots: Rc<Slots>,
     /// Filters and limits of every process.
     pub profile: Profile,
+    /// RLIMIT_NOFILE.
+    pub descriptor_limit: u64,
     /// The init's program.
     pub init: OwnedFd,
     /// Live sandboxes, and ended ones until they are forgotten.
@@ -62,6 +64,8 @@ pub struct Node {
     pub timers_changed: Notify,
     /// Subvolumes whose space is not yet back, with what was measured at their end.
     pub pending: RefCell<HashMap<u64, u64>>,
+    /// What is kept of finished execs.
+    pub budget: RefCell<Budget>,
     /// The edge's subscription.
     pub subscriber: RefCell<Option<mpsc::UnboundedSender<RuntimeEvent>>>,
     /// Tools that run or have ended, by ID.
@@ -144,8 +148,7 @@ impl Node {
     /// # Errors
     /// `capacity`.
     pub fn has_descriptors(&self, more: u64) -> WireResult<()> {
-        let (limit, _) = sys::descriptor_limit();
-        if self.descriptors() + more + SPARE_DESCRIPTORS > limit {
+        if self.descriptors() + more + SPARE_DESCRIPTORS > self.descriptor_limit {
             return Err(
                 WireError::new("capacity", "the descriptors of this node are used up")
                     .in_phase("descriptors"),
@@ -205,7 +208,7 @@ impl Node {
             slots_ready: ready as u64,
             slots_used: taken as u64,
             descriptors_used: open.max(self.descriptors()),
-            descriptors_limit: sys::descriptor_limit().0,
+            descriptors_limit: self.descriptor_limit,
         })
     }
 }

@@ -19,6 +19,7 @@ use crate::groups::Layout;
 use crate::keeper::{Keeper, Notice};
 use crate::kernel::{mounts, namespaces, poll, seccomp, sys};
 use crate::node::Node;
+use crate::output::Budget;
 use crate::plans::Profile;
 use crate::slots::Slots;
 use crate::store::{self, Layers};
@@ -131,6 +132,7 @@ async fn node(config: Config, keeper: Rc<Keeper>, objects: &[Object]) -> io::Res
             seccomp: seccomp::programs().map_err(io::Error::other)?,
             descriptors,
         },
+        descriptor_limit: sys::descriptor_limit().0,
         init,
         sandboxes: RefCell::default(),
         execs: RefCell::default(),
@@ -138,6 +140,7 @@ async fn node(config: Config, keeper: Rc<Keeper>, objects: &[Object]) -> io::Res
         timers: RefCell::default(),
         timers_changed: Notify::new(),
         pending: RefCell::default(),
+        budget: RefCell::new(Budget::new(config.output_mib << 20)),
         subscriber: RefCell::default(),
         tools: RefCell::default(),
         files: RefCell::default(),

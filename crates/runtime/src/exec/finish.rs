@@ -9,9 +9,9 @@ use dsec_proto::runtime::{ExecEnd, ExecUsage, RuntimeEvent};
 use super::{pump, stdin, Exec, Phase};
 use crate::kernel::{poll, sys};
 use crate::node::Node;
-use crate::sandbox;
 use crate::tag::exec_object;
 use crate::timers::Timer;
+use crate::{output, sandbox};
 
 /// Within so much of its limit a disk counts as full. btrfs refuses a write when one more tree block (16 KiB) would not fit,
 /// and a new file or directory when its reservation of four to five would not: seen 16 KiB and 64 to 72 KiB below the limit.
@@ -47,6 +47,7 @@ pub fn ended(node: &Rc<Node>, exec: &Rc<Exec>, end: Ended) {
 async fn kill_rest(exec: &Exec) {
     let leaf = exec.sandbox.groups.leaf(exec.tag.borrow().leaf);
     if !leaf.is_empty() {
+        exec.killed.set(true);
         let waited = async {
             leaf.kill()?;
             poll::until_empty(&leaf.v2).await
@@ -151,6 +152,9 @@ pub async fn settle(node: &Rc<Node>, exec: &Rc<Exec>) {
         .streams
         .iter()
         .all(|stream| stream.pipe.borrow().is_none());
+    if silent && !exec.is_running() {
+        count(node, exec).await;
+    }
     if !exec.acked.get() || !silent || exec.released.get() || exec.is_running() {
         return;
     }
@@ -164,6 +168,26 @@ pub async fn settle(node: &Rc<Node>, exec: &Rc<Exec>) {
         .ack(vec![exec_object(&exec.sandbox.id, &exec.id)])
         .await;
     if exec.sandbox.gone().is_none() {
-        exec.sandbox.give_leaf(exec.tag.borrow().leaf);
+        exec.sandbox
+            .give_back(exec.tag.borrow().leaf, exec.killed.get());
+    }
+}
+
+/// Counts what is kept of a finished exec, and shrinks the oldest when that is too much.
+async fn count(node: &Rc<Node>, exec: &Rc<Exec>) {
+    if exec.counted.replace(true) {
+        return;
+    }
+    let bytes = exec.streams.iter().map(|stream| stream.log.kept()).sum();
+    let shrinking = node.budget.borrow_mut().finish(&exec.id, bytes);
+    for exec_id in shrinking {
+        let known = node.execs.borrow().get(&exec_id).cloned();
+        let Some(exec) = known else { continue };
+        let directory = node.config.output().join(&exec.sandbox.id).join(&exec.id);
+        let shrunk = node.objects.run(move || output::shrink(&directory)).await;
+        if let Err(error) = shrunk {
+            tracing::warn!(exec_id, "its output could not be shrunk: {error}");
+        }
+        exec.streams.iter().for_each(|stream| stream.log.reload());
     }
 }

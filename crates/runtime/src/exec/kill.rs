@@ -73,6 +73,7 @@ async fn rest(exec: &Exec) -> WireResult<()> {
     let leaf = exec.sandbox.groups.leaf(exec.tag.borrow().leaf);
     let broken = |error: std::io::Error| WireError::node("kill", error.to_string());
     if !leaf.is_empty() {
+        exec.killed.set(true);
         leaf.kill().map_err(broken)?;
         poll::until_empty(&leaf.v2).await.map_err(broken)?;
     }
@@ -158,6 +159,7 @@ pub fn out_of_grace(node: &Rc<Node>, exec_id: &str) {
         return;
     };
     let leaf = exec.sandbox.groups.leaf(exec.tag.borrow().leaf);
+    exec.killed.set(true);
     if let Err(error) = leaf.kill() {
         tracing::error!(exec_id, "kill: {error}");
     }

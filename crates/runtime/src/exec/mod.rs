@@ -74,6 +74,10 @@ pub struct Exec {
     pub stdin: RefCell<Option<Rc<Stdin>>>,
     /// The edge has committed its end.
     acked: Cell<bool>,
+    /// Its output counts as that of a finished one.
+    counted: Cell<bool>,
+    /// Its group was killed.
+    killed: Cell<bool>,
     /// The keeper has been told to forget it.
     released: Cell<bool>,
     /// The end, when it came before the answer to the spawn.
@@ -109,6 +113,8 @@ impl Exec {
             streams: [stream(1), stream(2)],
             stdin: RefCell::default(),
             acked: Cell::new(false),
+            counted: Cell::new(false),
+            killed: Cell::new(!new),
             released: Cell::new(false),
             early: RefCell::default(),
         })

@@ -44,13 +44,15 @@ impl Leaf {
 
     /// Makes an empty leaf fit for its next user.
     ///
-    /// The v2 directory is made anew: in one that was ever killed, the kernel kills whatever is born into it (decision 0010).
+    /// The v2 directory of one that was killed is made anew: the kernel kills whatever is born into it (decision 0010).
     ///
     /// # Errors
     /// The errno; EBUSY when it is not empty after all.
-    pub fn reset(&self) -> io::Result<()> {
-        std::fs::remove_dir(&self.v2)?;
-        directory(&self.v2)?;
+    pub fn reset(&self, killed: bool) -> io::Result<()> {
+        if killed || self.v1.is_none() {
+            std::fs::remove_dir(&self.v2)?;
+            directory(&self.v2)?;
+        }
         if let Some((v1, name)) = &self.v1 {
             put(&v1.memory.join(name).join("memory.max_usage_in_bytes"), "0")?;
             put(&v1.cpuacct.join(name).join("cpuacct.usage"), "0")?;

@@ -15,6 +15,8 @@ pub use slot::{Limits, SlotGroups};
 use std::io;
 use std::path::Path;
 
+use crate::kernel::sys;
+
 /// Writes one value to a control file.
 fn put(file: &Path, value: &str) -> io::Result<()> {
     // Not `fs::write`: control files must be neither created nor truncated.
@@ -25,12 +27,12 @@ fn put(file: &Path, value: &str) -> io::Result<()> {
 
 /// A file with one number; `None` when it is missing or says `max`.
 fn number(file: &Path) -> Option<u64> {
-    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+    sys::small_file(file).ok()?.trim().parse().ok()
 }
 
 /// The number beside `key` in a file of `key value` lines, 0 when it is missing.
 fn field(file: &Path, key: &str) -> u64 {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let text = sys::small_file(file).unwrap_or_default();
     field_of(&text, key)
 }
 

@@ -70,7 +70,7 @@ impl SlotGroups {
         }
         for leaf in [self.init(), self.leaf(0), self.leaf(1)] {
             leaf.make()?;
-            leaf.reset()?;
+            leaf.reset(false)?;
         }
         Ok(())
     }

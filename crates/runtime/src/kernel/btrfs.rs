@@ -144,7 +144,7 @@ impl Pool {
     pub fn used_by(&self, id: u64) -> Option<u64> {
         let group = self.sysfs.join(format!("qgroups/0_{id}"));
         let read = |name: &str| {
-            std::fs::read_to_string(group.join(name))
+            super::sys::small_file(&group.join(name))
                 .ok()?
                 .trim()
                 .parse::<u64>()

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 
 /// The result of a call that returns -1 for an error.
 ///
@@ -75,24 +76,24 @@ pub fn pipe(flags: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-/// Sets O_NONBLOCK on the open file description.
+/// Sets O_NONBLOCK on the open file description of a pipe or socket, which have no other flags to be kept.
 ///
 /// # Errors
 /// The errno.
 pub fn nonblocking(fd: &impl AsRawFd) -> io::Result<()> {
-    // SAFETY: plain fcntl calls on a descriptor that is borrowed for the time of the call.
-    unsafe {
-        let flags = check(libc::c_long::from(libc::fcntl(
-            fd.as_raw_fd(),
-            libc::F_GETFL,
-        )))?;
-        check(libc::c_long::from(libc::fcntl(
-            fd.as_raw_fd(),
-            libc::F_SETFL,
-            flags as i32 | libc::O_NONBLOCK,
-        )))?;
-    }
-    Ok(())
+    // SAFETY: a plain fcntl call on a descriptor that is borrowed for the time of the call.
+    let set = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+    check(libc::c_long::from(set)).map(drop)
+}
+
+/// A control file of the kernel, by one read: shorter than 4 KiB, and given whole or not at all.
+///
+/// # Errors
+/// The errno.
+pub fn small_file(path: &Path) -> io::Result<String> {
+    let mut buffer = [0; 4096];
+    let length = io::Read::read(&mut std::fs::File::open(path)?, &mut buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
 }
 
 /// Gives an open file to a host user and group.

@@ -54,21 +54,17 @@ pub struct Log {
     channel: u8,
     pieces: RefCell<Vec<Piece>>,
     open: RefCell<Option<Open>>,
-    broken: Cell<u64>,
 }
 
 impl Log {
     /// The stream as its files say; none is a stream that nothing was written to yet.
     #[must_use]
     pub fn find(directory: &Path, channel: u8) -> Self {
-        let mut pieces = kept(directory, channel);
-        pieces.sort_by_key(|piece| piece.start);
         Self {
             directory: directory.into(),
             channel,
-            pieces: RefCell::new(pieces),
+            pieces: RefCell::new(kept(directory, channel)),
             open: RefCell::default(),
-            broken: Cell::new(0),
         }
     }
 
@@ -80,7 +76,6 @@ impl Log {
             channel,
             pieces: RefCell::default(),
             open: RefCell::default(),
-            broken: Cell::new(0),
         }
     }
 
@@ -195,11 +190,6 @@ impl Log {
         self.open.replace(None);
     }
 
-    /// Counts bytes that were lost because the disk refused them.
-    pub fn lost(&self, bytes: u64) {
-        self.broken.set(self.broken.get() + bytes);
-    }
-
     /// Where the gap at `offset` ends, if there is one.
     #[must_use]
     pub fn gap(&self, offset: u64) -> Option<u64> {
@@ -209,11 +199,33 @@ impl Log {
         }
     }
 
+    /// Looks at the files again, after they were shrunk.
+    pub fn reload(&self) {
+        self.close();
+        *self.pieces.borrow_mut() = kept(&self.directory, self.channel);
+    }
+
+    /// Bytes that are kept.
+    #[must_use]
+    pub fn kept(&self) -> u64 {
+        self.pieces.borrow().iter().map(|piece| piece.length).sum()
+    }
+
     /// Up to `most` bytes from `offset`, not beyond `end`; or the end of the gap that is there; or nothing.
     ///
     /// # Errors
     /// When a segment cannot be read.
     pub fn read(&self, offset: u64, end: u64, most: usize) -> io::Result<Read> {
+        match self.read_kept(offset, end, most) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.reload();
+                self.read_kept(offset, end, most)
+            }
+            read => read,
+        }
+    }
+
+    fn read_kept(&self, offset: u64, end: u64, most: usize) -> io::Result<Read> {
         let found = plan::at(&self.pieces.borrow(), offset);
         match found {
             At::End => Ok(Read::Nothing),

@@ -1,9 +1,11 @@
 //! What programs write: segment files, filled from pipes, read by any number of readers.
 
+mod budget;
 mod log;
 mod plan;
 mod tail;
 
+pub use budget::Budget;
 pub use log::{Log, Pull, Read};
 pub use plan::{halves, Piece};
 pub use tail::{kept_tail, remove, shrink};

@@ -222,7 +222,8 @@ pub async fn forget(node: &Rc<Node>, sandbox_ids: &[String]) -> WireResult<()> {
     }
     for sandbox in sandboxes {
         let mut objects = Vec::new();
-        for exec in sandbox.execs(node) {
+        let execs = sandbox.execs(node);
+        for exec in &execs {
             objects.push(exec_object(&sandbox.id, &exec.id));
             objects.push(cancelled_object(&sandbox.id, &exec.id));
             node.execs.borrow_mut().remove(&exec.id);
@@ -244,6 +245,8 @@ pub async fn forget(node: &Rc<Node>, sandbox_ids: &[String]) -> WireResult<()> {
         node.keeper.ack(objects).await;
         node.keeper.ack(vec![sandbox_object(&sandbox.id)]).await;
         node.sandboxes.borrow_mut().remove(&sandbox.id);
+        let ids: Vec<String> = execs.iter().map(|exec| exec.id.clone()).collect();
+        node.budget.borrow_mut().forget(&ids);
         node.slots.give_back(sandbox.tag.borrow().slot);
         let directory = node.config.output().join(&sandbox.id);
         node.objects.run(move || shrink_all(&directory)).await;

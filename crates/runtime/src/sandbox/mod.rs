@@ -133,15 +133,20 @@ impl Sandbox {
         let index = leaves.1;
         let leaf = self.groups.leaf(index);
         leaf.make()?;
-        leaf.reset()?;
+        leaf.reset(true)?;
         leaves.1 += 1;
         Ok((index, leaf))
     }
 
-    /// Takes a leaf back if it is empty.
+    /// Takes a leaf back if it is empty, whatever became of it.
     pub fn give_leaf(&self, index: u16) {
+        self.give_back(index, true);
+    }
+
+    /// Takes a leaf back if it is empty. `killed`: it may have been.
+    pub fn give_back(&self, index: u16, killed: bool) {
         let leaf = self.groups.leaf(index);
-        if leaf.is_empty() && leaf.reset().is_ok() {
+        if leaf.is_empty() && leaf.reset(killed).is_ok() {
             self.leaves.borrow_mut().0.push(index);
         }
     }
