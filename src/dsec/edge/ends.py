@@ -94,7 +94,7 @@ class Ends:
         except BaseException:
             self._core.past = past + self._core.past
             raise
-        self._core.records.note_catalogued(each.id for each in past)
+        self._core.records.note_catalogued(past[-1].id)
 
     # What happened by itself
 
@@ -110,8 +110,7 @@ class Ends:
         """Record the end of a sandbox, its execs' first."""
         record = self._core.live.get(event.end.sandbox_id)
         if record is None:
-            known = self._core.records.sandbox(event.end.sandbox_id)
-            if known is not None:
+            if self._core.records.has_ended(event.end.sandbox_id):
                 self._core.forgets.add([event.end.sandbox_id])
             return
         await self._settle_execs(record)

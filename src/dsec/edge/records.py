@@ -1,11 +1,13 @@
 """``node.db``: the sandboxes, creates and execs of this boot.
 
 WAL with ``synchronous=OFF``: what is committed survives the death of any process, not that of the machine; and after
-a reboot there is nothing left for it to describe. Calls are inline (tens of microseconds), never in a thread.
+a reboot there is nothing left for it to describe. Calls are inline (tens of microseconds), never in a thread. What
+lives is apart from what has ended, so that the pages that each create and stop touch are few.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,14 +22,18 @@ __all__ = ["CreateRecord", "Records"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS boot (id TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS sandboxes (
-    id TEXT PRIMARY KEY, project TEXT NOT NULL, name TEXT, live INTEGER NOT NULL, ended_at REAL, doc BLOB NOT NULL,
-    catalogued INTEGER NOT NULL DEFAULT 0
+CREATE TABLE IF NOT EXISTS live (
+    id TEXT PRIMARY KEY, project TEXT NOT NULL, name TEXT, doc BLOB NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS sandboxes_live ON sandboxes (live) WHERE live;
-CREATE INDEX IF NOT EXISTS sandboxes_ended ON sandboxes (ended_at) WHERE ended_at IS NOT NULL;
-CREATE INDEX IF NOT EXISTS sandboxes_new ON sandboxes (id) WHERE NOT live AND NOT catalogued;
-CREATE INDEX IF NOT EXISTS sandboxes_name ON sandboxes (project, name) WHERE name IS NOT NULL;
+CREATE INDEX IF NOT EXISTS live_name ON live (project, name) WHERE name IS NOT NULL;
+CREATE TABLE IF NOT EXISTS ended (
+    turn INTEGER PRIMARY KEY, -- counts up and is never used again
+    id TEXT NOT NULL UNIQUE, project TEXT NOT NULL, name TEXT, ended_at REAL NOT NULL,
+    doc BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS ended_at ON ended (ended_at);
+CREATE INDEX IF NOT EXISTS ended_name ON ended (project, name) WHERE name IS NOT NULL;
+CREATE TABLE IF NOT EXISTS catalogued (turn INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS creates (
     project TEXT NOT NULL, key TEXT NOT NULL, body BLOB, sandbox_id TEXT, error BLOB, cancelled INTEGER NOT NULL,
     at REAL NOT NULL, PRIMARY KEY (project, key)
@@ -37,6 +43,10 @@ CREATE TABLE IF NOT EXISTS execs (
     sandbox_id TEXT NOT NULL, exec_id TEXT NOT NULL, body BLOB NOT NULL, argv BLOB NOT NULL, started_at REAL NOT NULL,
     is_main INTEGER NOT NULL, result BLOB, error BLOB, PRIMARY KEY (sandbox_id, exec_id)
 );
+"""
+
+_LAST_TURN = """
+SELECT max((SELECT coalesce(max(turn), 0) FROM ended), (SELECT coalesce(max(turn), 0) FROM catalogued))
 """
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -60,20 +70,32 @@ class Records:
 
     def __init__(self, path: Path | str) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, cached_statements=64)
+        # There is one edge for each node: without locks to take and drop, a commit costs half.
+        self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=OFF")
         self._db.executescript(_SCHEMA)
+        self._turn = int(self._db.execute(_LAST_TURN).fetchone()[0])
 
     def close(self) -> None:
         """End the connection."""
         self._db.close()
 
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
     # Sandboxes
 
     def intend(self, record: SandboxRecord, body: bytes, main: ExecRecord | None) -> None:
         """Commit the intent to make a sandbox, its key and its main process, in one transaction."""
-        self._db.execute("BEGIN")
-        try:
+        with self._transaction():
             self.save(record)
             self._db.execute(
                 "INSERT OR REPLACE INTO creates VALUES (?,?,?,?,NULL,0,?)",
@@ -81,67 +103,85 @@ class Records:
             )
             if main is not None:
                 self.begin_exec(main)
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
 
     def save(self, record: SandboxRecord) -> None:
         """Commit a sandbox's record as it is now."""
-        self._db.execute(
-            "INSERT OR REPLACE INTO sandboxes VALUES (?,?,?,?,?,?,0)",
-            (record.id, record.project, record.name, record.is_live, record.ended_at, _pack(record)),
-        )
+        if record.ended_at is None:
+            self._db.execute(
+                "INSERT OR REPLACE INTO live VALUES (?,?,?,?)",
+                (record.id, record.project, record.name, _pack(record)),
+            )
+            return
+        self._turn += 1
+        with self._transaction():
+            self._db.execute("DELETE FROM live WHERE id = ?", (record.id,))
+            self._db.execute(
+                "INSERT INTO ended VALUES (?,?,?,?,?,?)"
+                " ON CONFLICT (id) DO UPDATE SET ended_at = excluded.ended_at, doc = excluded.doc",
+                (self._turn, record.id, record.project, record.name, record.ended_at, _pack(record)),
+            )
 
     def sandbox(self, sandbox_id: str) -> SandboxRecord | None:
         """A sandbox by ID, live or ended."""
-        row = self._db.execute("SELECT doc FROM sandboxes WHERE id = ?", (sandbox_id,)).fetchone()
-        return _record(row[0]) if row else None
-
-    def named(self, project: str, name: str) -> SandboxRecord | None:
-        """The live sandbox of that name, else the one that ended last."""
         row = self._db.execute(
-            "SELECT doc FROM sandboxes WHERE project = ? AND name = ? ORDER BY live DESC, ended_at DESC LIMIT 1",
-            (project, name),
+            "SELECT doc FROM live WHERE id = ? UNION ALL SELECT doc FROM ended WHERE id = ?", (sandbox_id, sandbox_id)
         ).fetchone()
         return _record(row[0]) if row else None
 
+    def has_ended(self, sandbox_id: str) -> bool:
+        """Whether there is a tombstone of that ID."""
+        return self._db.execute("SELECT 1 FROM ended WHERE id = ?", (sandbox_id,)).fetchone() is not None
+
+    def named(self, project: str, name: str) -> SandboxRecord | None:
+        """The live sandbox of that name, else the one that ended last."""
+        for query in (
+            "SELECT doc FROM live WHERE project = ? AND name = ?",
+            "SELECT doc FROM ended WHERE project = ? AND name = ? ORDER BY ended_at DESC, turn DESC LIMIT 1",
+        ):
+            row = self._db.execute(query, (project, name)).fetchone()
+            if row is not None:
+                return _record(row[0])
+        return None
+
     def live(self) -> list[SandboxRecord]:
         """All sandboxes that have not ended."""
-        return [_record(row[0]) for row in self._db.execute("SELECT doc FROM sandboxes WHERE live")]
+        return [_record(row[0]) for row in self._db.execute("SELECT doc FROM live")]
 
     def ended(self) -> Iterator[SandboxRecord]:
         """All tombstones, the latest first."""
-        rows = self._db.execute("SELECT doc FROM sandboxes WHERE ended_at IS NOT NULL ORDER BY ended_at DESC")
-        return (_record(row[0]) for row in rows)
+        return (
+            _record(row[0]) for row in self._db.execute("SELECT doc FROM ended ORDER BY ended_at DESC, turn DESC")
+        )
 
     def not_catalogued(self) -> list[SandboxRecord]:
-        """Tombstones that are not known to be in the catalogue."""
-        rows = self._db.execute("SELECT doc FROM sandboxes WHERE NOT live AND NOT catalogued")
+        """Tombstones that are not known to be in the catalogue, in the order they were made."""
+        rows = self._db.execute(
+            "SELECT doc FROM ended WHERE turn > (SELECT coalesce(max(turn), 0) FROM catalogued) ORDER BY turn"
+        )
         return [_record(row[0]) for row in rows]
 
-    def note_catalogued(self, sandbox_ids: Iterable[str]) -> None:
-        """These are in the catalogue."""
-        self._db.execute("BEGIN")
-        self._db.executemany("UPDATE sandboxes SET catalogued = 1 WHERE id = ?", [(each,) for each in sandbox_ids])
-        self._db.execute("COMMIT")
+    def note_catalogued(self, last: str) -> None:
+        """This tombstone, and all that were made before it, are in the catalogue."""
+        with self._transaction():
+            self._db.execute("DELETE FROM catalogued WHERE turn <= (SELECT turn FROM ended WHERE id = ?)", (last,))
+            self._db.execute("INSERT INTO catalogued SELECT turn FROM ended WHERE id = ?", (last,))
 
     def ended_before(self, at: float, limit: int) -> list[str]:
         """IDs of tombstones older than a time."""
-        rows = self._db.execute("SELECT id FROM sandboxes WHERE ended_at < ? LIMIT ?", (at, limit))
+        rows = self._db.execute("SELECT id FROM ended WHERE ended_at < ? LIMIT ?", (at, limit))
         return [row[0] for row in rows]
 
     def count_ended(self) -> int:
         """How many tombstones there are."""
-        return int(self._db.execute("SELECT count(*) FROM sandboxes WHERE ended_at IS NOT NULL").fetchone()[0])
+        return int(self._db.execute("SELECT count(*) FROM ended").fetchone()[0])
 
     def remove(self, sandbox_ids: Iterable[str]) -> None:
         """Drop sandboxes with their execs; the create keys stay."""
         rows = [(each,) for each in sandbox_ids]
-        self._db.execute("BEGIN")
-        self._db.executemany("DELETE FROM sandboxes WHERE id = ?", rows)
-        self._db.executemany("DELETE FROM execs WHERE sandbox_id = ?", rows)
-        self._db.execute("COMMIT")
+        with self._transaction():
+            self._db.executemany("DELETE FROM live WHERE id = ?", rows)
+            self._db.executemany("DELETE FROM ended WHERE id = ?", rows)
+            self._db.executemany("DELETE FROM execs WHERE sandbox_id = ?", rows)
 
     def of_another_boot(self, boot_id: str) -> bool:
         """Whether the records are those of an earlier boot of the machine."""
@@ -151,7 +191,9 @@ class Records:
     def begin_boot(self, boot_id: str) -> None:
         """Drop what an earlier boot left; from now on the records are this boot's."""
         if self.of_another_boot(boot_id):
-            self._db.executescript("DELETE FROM sandboxes; DELETE FROM creates; DELETE FROM execs;")
+            self._db.executescript(
+                "DELETE FROM live; DELETE FROM ended; DELETE FROM catalogued; DELETE FROM creates; DELETE FROM execs;"
+            )
         self._db.execute("DELETE FROM boot")
         self._db.execute("INSERT INTO boot VALUES (?)", (boot_id,))
 
