@@ -25,11 +25,25 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
     def plus(self, other: Need) -> Need:
         """Both together."""
-        return Need(**{name: getattr(self, name) + getattr(other, name) for name in _FIELDS})
+        return Need(
+            memory_bytes=self.memory_bytes + other.memory_bytes,
+            cpu_milli=self.cpu_milli + other.cpu_milli,
+            pids=self.pids + other.pids,
+            disk_bytes=self.disk_bytes + other.disk_bytes,
+            descriptors=self.descriptors + other.descriptors,
+            sandboxes=self.sandboxes + other.sandboxes,
+        )
 
     def minus(self, other: Need) -> Need:
         """This less the other."""
-        return Need(**{name: getattr(self, name) - getattr(other, name) for name in _FIELDS})
+        return Need(
+            memory_bytes=self.memory_bytes - other.memory_bytes,
+            cpu_milli=self.cpu_milli - other.cpu_milli,
+            pids=self.pids - other.pids,
+            disk_bytes=self.disk_bytes - other.disk_bytes,
+            descriptors=self.descriptors - other.descriptors,
+            sandboxes=self.sandboxes - other.sandboxes,
+        )
 
     def beyond(self, room: Need) -> str | None:
         """Name of the first field that does not fit into ``room``; None when all do."""

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 import structlog
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,6 +25,7 @@ from dsec.edge.image_routes import image_routes
 from dsec.edge.node_routes import node_routes
 from dsec.edge.recovery import Recovery
 from dsec.edge.relay import Relay
+from dsec.edge.router import application
 from dsec.edge.sandbox_routes import sandbox_routes
 from dsec.edge.web import answered
 from dsec.errors import Conflict, DSecError, NodeError, NotFound
@@ -207,7 +207,7 @@ class Edge:
             *image_routes(self.core),
             *node_routes(self.core),
         ]
-        http = Starlette(routes=routes, exception_handlers={404: _no_route, 405: _no_route})
+        http = application(routes, _unknown)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "websocket" and scope["path"] == "/v1/ws":
@@ -229,10 +229,6 @@ class Edge:
 @answered
 async def _unknown(request: Request) -> Response:
     raise NotFound(f"no route is {request.method} {request.url.path[:200]}")
-
-
-async def _no_route(request: Request, _: Exception) -> Response:
-    return await _unknown(request)
 
 
 async def _awaited(work: Awaitable[None]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
 
 from dsec.api import frames
 from dsec.api.frames import STDIN, STDOUT, Kind
@@ -16,6 +15,7 @@ from dsec.backends.link import RuntimeLink, Stream
 from dsec.backends.wire import FileReport, answer
 from dsec.edge.core import Core
 from dsec.edge.record import SandboxRecord
+from dsec.edge.router import Route
 from dsec.edge.web import answered, json_answer, query_of
 from dsec.errors import InvalidArgument
 
@@ -171,11 +171,11 @@ def _mode(query: dict[str, list[str]]) -> int | None:
     return mode
 
 
-def file_routes(core: Core) -> list[BaseRoute]:
+def file_routes(core: Core) -> list[Route]:
     """All of them."""
     own = _Files(core)
     path = "/v1/sandboxes/{id}/files"
     return [
-        Route(path, answered(own.read), methods=["GET"]),
-        Route(path, answered(own.write), methods=["PUT"]),
+        Route("GET", path, answered(own.read)),
+        Route("PUT", path, answered(own.write)),
     ]

@@ -10,10 +10,10 @@ import msgspec
 import structlog
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
 
 from dsec.api.types import ImageConfig, ImageInfo, ImageProgress, ImportRequest, LayerInfo
 from dsec.edge.core import Core
+from dsec.edge.router import Route
 from dsec.edge.web import answered, body_as, json_answer, query_of
 from dsec.errors import DSecError, InvalidArgument, PlatformError, Unsupported
 from dsec.images import Image, LayerTag, OnProgress, Progress
@@ -185,15 +185,15 @@ def _moment(progress: Progress) -> ImageProgress:
     )
 
 
-def image_routes(core: Core) -> list[BaseRoute]:
+def image_routes(core: Core) -> list[Route]:
     """All of them; the fixed paths come before the references."""
     own = _Images(core)
     return [
-        Route("/v1/images", answered(own.list), methods=["GET"]),
-        Route("/v1/images/import", answered(own.import_), methods=["POST"]),
-        Route("/v1/images/build", answered(own.build), methods=["POST"]),
-        Route("/v1/images/{reference:path}", answered(own.get), methods=["GET"]),
-        Route("/v1/images/{reference:path}", answered(own.remove), methods=["DELETE"]),
-        Route("/v1/layers", answered(own.layers), methods=["GET"]),
-        Route("/v1/layers", answered(own.build_layer), methods=["POST"]),
+        Route("GET", "/v1/images", answered(own.list)),
+        Route("POST", "/v1/images/import", answered(own.import_)),
+        Route("POST", "/v1/images/build", answered(own.build)),
+        Route("GET", "/v1/images/{reference:path}", answered(own.get)),
+        Route("DELETE", "/v1/images/{reference:path}", answered(own.remove)),
+        Route("GET", "/v1/layers", answered(own.layers)),
+        Route("POST", "/v1/layers", answered(own.build_layer)),
     ]

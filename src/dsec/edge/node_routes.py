@@ -13,11 +13,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from dsec.api.types import Status
 from dsec.edge.admission import Need
 from dsec.edge.core import Core
+from dsec.edge.router import Route
 from dsec.edge.web import answered, json_answer
 from dsec.errors import DSecError
 
@@ -99,10 +99,10 @@ class _Node:
         return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")
 
 
-def node_routes(core: Core) -> list[BaseRoute]:
+def node_routes(core: Core) -> list[Route]:
     """All of them."""
     own = _Node(core)
     return [
-        Route("/v1/status", answered(own.status), methods=["GET"]),
-        Route("/metrics", answered(own.metrics), methods=["GET"]),
+        Route("GET", "/v1/status", answered(own.status)),
+        Route("GET", "/metrics", answered(own.metrics)),
     ]

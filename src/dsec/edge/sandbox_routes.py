@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 
 from dsec.api.types import (
     CreateRequest,
@@ -20,6 +19,7 @@ from dsec.edge.creates import Creates
 from dsec.edge.ends import Ends
 from dsec.edge.execs import Execs
 from dsec.edge.record import SandboxRecord, info_of, stopped_of, usage_of
+from dsec.edge.router import Route
 from dsec.edge.specs import whole_ms
 from dsec.edge.web import answered, body_as, disconnected, json_answer, principal_of, query_of
 from dsec.errors import InvalidArgument, NotFound, Unsupported
@@ -171,21 +171,21 @@ def _fits(
     )
 
 
-def sandbox_routes(core: Core, creates: Creates, ends: Ends, execs: Execs) -> list[BaseRoute]:
+def sandbox_routes(core: Core, creates: Creates, ends: Ends, execs: Execs) -> list[Route]:
     """All of them."""
     own = _Sandboxes(core, creates, ends, execs)
     one = "/v1/sandboxes/{id}"
     return [
-        Route("/v1/sandboxes", answered(own.create), methods=["POST"]),
-        Route("/v1/sandboxes", answered(own.find), methods=["GET"]),
-        Route(one, answered(own.info), methods=["GET"]),
-        Route(one, answered(own.delete), methods=["DELETE"]),
-        Route(one + "/stop", answered(own.stop), methods=["POST"]),
-        Route(one + "/story", answered(own.story), methods=["GET"]),
-        Route(one + "/usage", answered(own.usage), methods=["GET"]),
-        Route(one + "/execs", answered(own.execs), methods=["GET"]),
-        Route(one + "/execs/{exec_id}", answered(own.exec), methods=["GET"]),
-        Route(one + "/execs/{exec_id}/kill", answered(own.kill), methods=["POST"]),
-        Route("/v1/creates/{key:path}", answered(own.cancel), methods=["DELETE"]),
-        Route("/v1/stop", answered(own.stop_many), methods=["POST"]),
+        Route("POST", "/v1/sandboxes", answered(own.create)),
+        Route("GET", "/v1/sandboxes", answered(own.find)),
+        Route("GET", one, answered(own.info)),
+        Route("DELETE", one, answered(own.delete)),
+        Route("POST", one + "/stop", answered(own.stop)),
+        Route("GET", one + "/story", answered(own.story)),
+        Route("GET", one + "/usage", answered(own.usage)),
+        Route("GET", one + "/execs", answered(own.execs)),
+        Route("GET", one + "/execs/{exec_id}", answered(own.exec)),
+        Route("POST", one + "/execs/{exec_id}/kill", answered(own.kill)),
+        Route("DELETE", "/v1/creates/{key:path}", answered(own.cancel)),
+        Route("POST", "/v1/stop", answered(own.stop_many)),
     ]

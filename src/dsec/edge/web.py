@@ -12,17 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dsec.api.http import error_body, status_of
+from dsec.edge.router import Answer
 from dsec.edge.specs import refused
 from dsec.errors import DSecError, InvalidArgument, PlatformError
 
-__all__ = ["Answer", "answered", "body_as", "disconnected", "json_answer", "principal_of", "query_of"]
+__all__ = ["answered", "body_as", "disconnected", "json_answer", "principal_of", "query_of"]
 
 T = TypeVar("T")
 _log = structlog.get_logger("dsec.edge.web")
 _MOST_BODY = 4 << 20
 _encode = msgspec.json.Encoder().encode
-
-Answer = Callable[[Request], Awaitable[Response]]
 
 
 def json_answer(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
