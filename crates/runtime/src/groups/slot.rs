@@ -123,7 +123,11 @@ impl SlotGroups {
             return put(&self.v2.join("memory.max"), &memory);
         };
         put(&v1.pids.join("pids.max"), &pids)?;
-        put(&v1.cpu.join("cpu.cfs_quota_us"), &quota.to_string())?;
+        let quota_file = v1.cpu.join("cpu.cfs_quota_us");
+        // Writing takes the locks of all run queues; the slot's last user mostly had the same.
+        if number(&quota_file) != Some(quota) {
+            put(&quota_file, &quota.to_string())?;
+        }
         let both = v1.memory.join("memory.memsw.limit_in_bytes");
         let counts_swap = both.exists();
         if counts_swap {
