@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dsec_session::launch::Home;
+use dsec_session::home::Home;
 use rustix::io::Errno;
 
 use crate::children::{Children, Happened, Owner};
@@ -41,14 +41,14 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// A keeper without state of its own yet.
-    pub(crate) fn new(run_dir: RunDir) -> Result<Self, Errno> {
+    pub(crate) fn new(run_dir: RunDir, home: Home) -> Result<Self, Errno> {
         let signals = process::signal_fd()?;
         let poll = Poll::new()?;
         poll.add(&signals, Token::Signals)?;
         poll.add(&run_dir.listener, Token::Listener)?;
         Ok(Self {
             poll,
-            home: Home::open()?,
+            home,
             run_dir,
             signals,
             children: Children::default(),

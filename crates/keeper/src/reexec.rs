@@ -90,6 +90,7 @@ impl Keeper {
             run_dir: self.run_dir.path.to_string_lossy().into_owned(),
             lock: self.run_dir.lock.as_raw_fd(),
             listener: self.run_dir.listener.as_raw_fd(),
+            nursery: self.home.nursery().as_raw_fd(),
             children: self.children.alive.iter().map(save_child).collect(),
             objects: self.objects.by_id.iter().map(save_object).collect(),
             services: self.services.slots.iter().map(save_slot).collect(),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use dsec_proto::keeper::Answer;
+use dsec_session::home::Home;
 use rustix::io::FdFlags;
 
 use crate::backoff::Backoff;
@@ -19,6 +20,7 @@ use crate::poll::Token;
 use crate::run_dir::RunDir;
 use crate::saved::{Saved, SavedChild, SavedConnection, SavedObject, SavedSlot, SavedStage};
 use crate::services::{Slot, Stage};
+use crate::start;
 
 /// Longest state read.
 const MAX_STATE_BYTES: usize = 1 << 30;
@@ -80,7 +82,8 @@ pub(crate) fn resume(number: i32) -> Result<Keeper, StartError> {
     let failed = |errno: rustix::io::Errno| {
         StartError::failed("resume", saved.run_dir.clone(), errno.to_string())
     };
-    let mut keeper = Keeper::new(run_dir).map_err(failed)?;
+    let home = Home::resume(Taken::sole(saved.nursery)).map_err(start::home_failed)?;
+    let mut keeper = Keeper::new(run_dir, home).map_err(failed)?;
     let mut taken = Taken(BTreeMap::new());
     for child in saved.children {
         add_child(&mut keeper, child).map_err(failed)?;

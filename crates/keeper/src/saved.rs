@@ -4,7 +4,7 @@ use dsec_proto::keeper::{Ended, Service};
 use serde::{Deserialize, Serialize};
 
 /// Version of this form; a keeper of another one is not executed in place.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Saved {
@@ -12,6 +12,8 @@ pub(crate) struct Saved {
     pub(crate) run_dir: String,
     pub(crate) lock: i32,
     pub(crate) listener: i32,
+    /// The mount namespace that children with mounts of their own are cloned in.
+    pub(crate) nursery: i32,
     pub(crate) children: Vec<SavedChild>,
     pub(crate) objects: Vec<SavedObject>,
     pub(crate) services: Vec<SavedSlot>,
@@ -76,7 +78,7 @@ pub(crate) struct SavedConnection {
 impl Saved {
     /// Every descriptor that must survive the exec.
     pub(crate) fn descriptors(&self) -> Vec<i32> {
-        let mut all = vec![self.lock, self.listener];
+        let mut all = vec![self.lock, self.listener, self.nursery];
         for child in &self.children {
             all.push(child.pidfd);
             all.extend(child.channel);
@@ -121,6 +123,7 @@ mod tests {
             run_dir: "/run/dsec/local".to_owned(),
             lock: 3,
             listener: 4,
+            nursery: 5,
             children: vec![SavedChild {
                 pid: 77,
                 service: false,
@@ -160,7 +163,7 @@ mod tests {
     /// Every descriptor is named once.
     #[test]
     fn descriptors_are_complete() {
-        assert_eq!(sample().descriptors(), [3, 4, 9, 10, 11, 12, 13, 14]);
+        assert_eq!(sample().descriptors(), [3, 4, 5, 9, 10, 11, 12, 13, 14]);
     }
 
     /// Another version and a damaged state are refused.

@@ -8,6 +8,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
 
+use dsec_session::home::Home;
+use dsec_session::plan::Failure;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
@@ -42,6 +44,12 @@ pub(crate) fn start(arguments: Vec<OsString>) -> Result<ExitCode, StartError> {
 
 fn prepare() -> Result<(), StartError> {
     process::prepare().map_err(|errno| system("prepare the process", errno))
+}
+
+pub(crate) fn home_failed(failure: Failure) -> StartError {
+    let errno = Errno::from_raw_os_error(failure.errno);
+    let reason = format!("{}: {errno}", failure.message);
+    StartError::failed("system", "mounts", reason)
 }
 
 fn system(what: &str, errno: Errno) -> StartError {
@@ -93,7 +101,8 @@ fn start_here(table: Table, detached: Option<OwnedFd>) -> Result<ExitCode, Start
     prepare()?;
     let run_dir = RunDir::open(&table.run_dir)?;
     let log = run_dir.log();
-    let mut keeper = Keeper::new(run_dir).map_err(|errno| system("start", errno))?;
+    let home = Home::open().map_err(home_failed)?;
+    let mut keeper = Keeper::new(run_dir, home).map_err(|errno| system("start", errno))?;
     let started = open_services(&mut keeper, table).and_then(|()| start_services(&mut keeper));
     if let Err(error) = started {
         return Err(give_up(keeper, error));

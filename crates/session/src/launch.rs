@@ -3,36 +3,15 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use rustix::thread::ThreadNameSpaceType;
 
 use crate::failing::{Doing, Fault};
+use crate::home::{go_to, Home};
 use crate::plan::{Clone3, Failure, IdRange, Namespace, Plan};
 use crate::sys::{self, Cloned};
 use crate::{capabilities, child, status, steps};
-
-/// The parent's own namespaces, to come back to after a clone.
-#[derive(Debug)]
-pub struct Home {
-    pid: OwnedFd,
-    net: OwnedFd,
-}
-
-impl Home {
-    /// Open them.
-    ///
-    /// # Errors
-    /// When /proc is not there.
-    pub fn open() -> Result<Self, Errno> {
-        let open = |path| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        Ok(Self {
-            pid: open("/proc/self/ns/pid")?,
-            net: open("/proc/self/ns/net")?,
-        })
-    }
-}
 
 /// A child on its way to the end of its plan.
 #[derive(Debug)]
@@ -96,7 +75,7 @@ fn clone_between(
     entered: &BTreeMap<String, BorrowedFd<'_>>,
 ) -> Result<Cloned, Fault> {
     let clone = &plan.clone;
-    let outcome = prepare(clone, fds, entered).and_then(|()| {
+    let outcome = prepare(home, clone, fds, entered).and_then(|()| {
         let cgroup = clone.cgroup.map(|index| fds[usize::from(index)].as_fd());
         sys::clone3(flags(clone), cgroup).doing(|| "clone")
     });
@@ -107,6 +86,7 @@ fn clone_between(
 }
 
 fn prepare(
+    home: &Home,
     clone: &Clone3,
     fds: &[OwnedFd],
     entered: &BTreeMap<String, BorrowedFd<'_>>,
@@ -122,6 +102,9 @@ fn prepare(
         )
         .doing(|| "enter the network namespace")?;
     }
+    if clone.new.contains(&Namespace::Mount) {
+        home.to_nursery().doing(|| "enter the nursery")?;
+    }
     if let Some(ids) = clone.ids {
         capabilities::survive_id_changes(true).doing(|| "keep capabilities")?;
         set_effective(ids.start).doing(|| "take the range's IDs")?;
@@ -134,17 +117,16 @@ fn undo(home: &Home, clone: &Clone3) -> Result<(), Errno> {
         set_effective(0)?;
         capabilities::survive_id_changes(false)?;
     }
+    if clone.new.contains(&Namespace::Mount) {
+        home.from_nursery()?;
+    }
     if clone.net.is_some() {
-        go_to(home.net.as_fd(), ThreadNameSpaceType::NETWORK)?;
+        home.back_to_net()?;
     }
     if clone.enter.is_some() {
-        go_to(home.pid.as_fd(), ThreadNameSpaceType::PROCESS_ID)?;
+        home.back_to_pid()?;
     }
     Ok(())
-}
-
-fn go_to(target: BorrowedFd<'_>, kind: ThreadNameSpaceType) -> Result<(), Errno> {
-    rustix::thread::move_into_thread_name_spaces(target, kind)
 }
 
 /// Set effective (and so filesystem) IDs; real and saved ones stay.

@@ -13,6 +13,7 @@ mod failing;
 mod fdmap;
 mod file_op;
 mod file_target;
+pub mod home;
 mod in_root;
 pub mod launch;
 mod mounts;

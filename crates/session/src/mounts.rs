@@ -48,7 +48,11 @@ pub(crate) fn pivot(root: BorrowedFd<'_>) -> Result<(), Fault> {
     rustix::process::chdir("/").doing(|| "change to the root")
 }
 
-fn attach(tree: BorrowedFd<'_>, directory: BorrowedFd<'_>, path: &str) -> Result<(), Errno> {
+pub(crate) fn attach(
+    tree: BorrowedFd<'_>,
+    directory: BorrowedFd<'_>,
+    path: &str,
+) -> Result<(), Errno> {
     let mut flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     if path.is_empty() {
         flags |= MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
@@ -170,11 +174,11 @@ impl Builder<'_> {
 fn read_only(target: BorrowedFd<'_>) -> Result<(), Fault> {
     let tree = cloned(target, true).doing(|| "clone the tree")?;
     let flag = u64::from(MountAttrFlags::MOUNT_ATTR_RDONLY.bits());
-    sys::mount_setattr(tree.as_fd(), flag).doing(|| "make the tree read-only")?;
+    sys::mount_setattr(tree.as_fd(), flag, true).doing(|| "make the tree read-only")?;
     attach(tree.as_fd(), target, "").doing(|| "cover the tree")
 }
 
-fn new_mount(
+pub(crate) fn new_mount(
     kind: &str,
     options: &[(String, String)],
     attributes: MountAttrFlags,

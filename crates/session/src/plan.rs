@@ -18,7 +18,7 @@ pub enum Namespace {
     User,
     /// Process IDs.
     Pid,
-    /// Mounts.
+    /// Mounts. A new one begins with an empty root and /proc, not with the host's mounts.
     Mount,
     /// Network.
     Net,

@@ -87,8 +87,9 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-/// Set attributes of a whole detached tree.
-pub(crate) fn mount_setattr(tree: BorrowedFd<'_>, set: u64) -> Result<(), Errno> {
+/// Set attributes of a mount, or with `recursive` of the whole tree.
+pub(crate) fn mount_setattr(tree: BorrowedFd<'_>, set: u64, recursive: bool) -> Result<(), Errno> {
+    let below = if recursive { libc::AT_RECURSIVE } else { 0 };
     let attributes = MountAttr {
         attr_set: set,
         attr_clr: 0,
@@ -101,7 +102,7 @@ pub(crate) fn mount_setattr(tree: BorrowedFd<'_>, set: u64) -> Result<(), Errno>
             libc::SYS_mount_setattr,
             tree.as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
+            libc::AT_EMPTY_PATH | below,
             std::ptr::from_ref(&attributes),
             size_of::<MountAttr>(),
         )
