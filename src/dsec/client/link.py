@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import msgspec
 from yarl import URL
 
 from dsec.api import frames
+from dsec.api.http1 import Answer, Connection
+from dsec.api.http_pool import Exchange, HttpPool
 from dsec.client.discovery import Address
 from dsec.client.waiting import Patience
 from dsec.client.wire import Wire
-from dsec.errors import Denied, DSecError, NodeError, ProtocolError, error_from_wire
+from dsec.errors import Denied, DSecError, InvalidArgument, NodeError, ProtocolError, error_from_wire
 
 __all__ = ["Link"]
 
 T = TypeVar("T")
 _CONNECT_S = 10.0
+_IDLE_S = 30.0
+"""Less than the apiserver keeps them."""
+_JSON = {"content-type": "application/json"}
 _PATIENCE_S = 30.0
 _HEARTBEAT_S = 30.0
+_OTHER_ADDRESS_S = 0.25
+"""After this, a host's next address is tried beside the first (RFC 8305)."""
 Query = Mapping[str, str | bytes] | list[tuple[str, str]]
+
+
+class _NotConnected(ConnectionError):
+    """There is nobody to connect to."""
 
 
 class Link:
@@ -33,15 +44,22 @@ class Link:
     def __init__(self, address: Address, max_creates: int) -> None:
         self.address = address
         self.creates = asyncio.Semaphore(max_creates)
-        self._headers = {"Authorization": f"Bearer {address.token}"}
+        parts = urlsplit(address.url)
+        self._host, self._port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        self._tls = parts.scheme == "https"
+        self._before = parts.path.rstrip("/")
+        token = {"authorization": f"Bearer {address.token}"}
+        self._pool = HttpPool(
+            self._connect_http, self._unreachable, headers={"host": parts.netloc.rpartition("@")[2]} | token,
+            connect_s=_CONNECT_S, idle_s=_IDLE_S,
+        )  # fmt: skip
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
-            headers=self._headers,
+            headers=token,
             cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
             skip_auto_headers=("Accept-Encoding", "Accept", "User-Agent"),
         )
+        """For the WebSocket."""
         self._wire: Wire | None = None
         self._connecting: asyncio.Task[Wire] | None = None
 
@@ -53,40 +71,54 @@ class Link:
         if self._wire is not None:
             await self._wire.close()
             self._wire = None
+        self._pool.close()
         await self._session.close()
+        await asyncio.sleep(0)  # the connections' sockets are closed in the next turn of the loop
 
     # HTTP
+
+    async def _connect_http(self, factory: Callable[[], Connection]) -> tuple[Any, Connection]:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.create_connection(
+                factory, self._host, self._port, ssl=self._tls or None, happy_eyeballs_delay=_OTHER_ADDRESS_S
+            )
+        except OSError as error:
+            raise _NotConnected(error.strerror or str(error)) from None
+
+    def _request(
+        self, method: str, path: str, query: Query | None, body: bytes | AsyncIterable[bytes] | None,
+        content_type: str | None = None, length: int | None = None,
+    ) -> Exchange:  # fmt: skip
+        target = f"{self._before}{path}?{urlencode(query)}" if query else self._before + path
+        headers = {} if body is None else _JSON if content_type is None else {"content-type": content_type}
+        try:
+            return self._pool.exchange(method, target, headers, body, length)
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from None
 
     @asynccontextmanager
     async def exchange(
         self, method: str, path: str, query: Query | None = None, body: bytes | AsyncIterable[bytes] | None = None,
         content_type: str = "application/json",
         length: int | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:  # fmt: skip
+    ) -> AsyncIterator[Answer]:  # fmt: skip
         """One request, its answer not yet read; error answers and broken connections become errors of ours."""
-        url = URL(self.address.url + path + ("?" + urlencode(query) if query else ""), encoded=True)
-        headers = {"Content-Type": content_type} if body is not None else {}
-        if length is not None:
-            headers["Content-Length"] = str(length)
-        try:
-            async with self._session.request(
-                method, url, data=body, headers=headers, allow_redirects=False
-            ) as answer:
-                if answer.status >= 400:
-                    raise _error_of(answer.status, await answer.read())
-                yield answer
-        except (aiohttp.ClientError, OSError) as error:
-            if isinstance(error, DSecError):
-                raise
-            raise self._unreachable(error) from None
+        async with self._request(method, path, query, body, content_type, length) as answer:
+            if answer.status >= 400:
+                raise _error_of(answer.status, await answer.read())
+            yield answer
 
     async def ask(
         self, method: str, path: str, kind: type[T], *, query: Query | None = None, body: object = None,
     ) -> T:  # fmt: skip
         """One JSON request and its answer."""
         raw = None if body is None else msgspec.json.encode(body)
-        async with self.exchange(method, path, query, raw) as answer:
-            return decode_answer(await answer.read(), kind)
+        async with self._request(method, path, query, raw) as answer:
+            content = await answer.read()
+        if answer.status >= 400:
+            raise _error_of(answer.status, content)
+        return decode_answer(content, kind)
 
     async def ask_patiently(
         self, method: str, path: str, kind: type[T], *, query: Query | None = None, body: object = None,
@@ -131,7 +163,7 @@ class Link:
         return self._wire
 
     def _unreachable(self, error: BaseException) -> NodeError:
-        refused = isinstance(error, ConnectionRefusedError | aiohttp.ClientConnectorError)
+        refused = isinstance(error, _NotConnected | aiohttp.ClientConnectorError)
         details: dict[str, Any] = {"refused": True} if refused else {}
         return NodeError(
             f"the apiserver at {self.address.url} does not answer ({str(error) or type(error).__name__})",
