@@ -72,7 +72,7 @@ build/venv: scripts/setup-venv.sh pyproject.toml build/machine
 
 .PHONY: build/programs
 build/programs: build/machine
-	cargo build --release --workspace --bins
+	cargo build --release --package dsec-node-bin --bins
 
 .PHONY: build/test-store
 build/test-store: build/venv
