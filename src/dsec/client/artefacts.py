@@ -51,7 +51,7 @@ class Images:
         return await self._client._link().ask_patiently("GET", _image_path(reference), types.ImageInfo)
 
     async def remove(self, reference: str) -> None:
-        """Remove an image; layers that others use stay. Raises ImageNotFound, or Conflict while it is in use."""
+        """Remove an image; layers that others, and sandboxes that live, use stay. Raises ImageNotFound."""
         await self._client._link().ask_patiently("DELETE", _image_path(reference), dict[str, Any])
 
     async def import_(
@@ -93,7 +93,7 @@ class Images:
         try:
             async with self._client._link().exchange("POST", path, query, sent, content_type) as answer:
                 rest = b""
-                async for chunk in answer.content.iter_any():
+                async for chunk in answer.chunks():
                     *lines, rest = (rest + chunk).split(b"\n")
                     for line in lines:
                         image = _line(line, on_progress)
