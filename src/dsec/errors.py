@@ -104,6 +104,8 @@ class DSecError(Exception):
     code: ClassVar[str] = "error"
     fault: Fault = "platform"
     retryable: bool = False
+    usual_remedy: ClassVar[str | None] = None
+    """What can be done about most errors of this kind, unless one says better."""
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class DSecError(Exception):
         self.message = message
         self.sandbox_id = sandbox_id
         self.phase = phase
-        self.remedy = remedy
+        self.remedy = remedy or self.usual_remedy
         self.retry_after_s = retry_after_s
         self.details: dict[str, Any] = details
 
@@ -267,6 +269,7 @@ class ImageNotFound(ImageError):
     """Neither this node nor the registry has the image."""
 
     code = "image_not_found"
+    usual_remedy = "Check the name and the tag; `dsec images` lists what is here"
 
 
 class RegistryRateLimited(ImageError):
@@ -295,6 +298,7 @@ class ImageCorrupt(ImageError):
     """The archive is cut short or a digest does not match."""
 
     code = "image_corrupt"
+    usual_remedy = "Fetch or save the image again"
 
 
 class CapacityError(DSecError):

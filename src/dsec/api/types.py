@@ -256,7 +256,7 @@ class ImageConfig(_Answer, frozen=True, kw_only=True):
 
 
 class ImageInfo(_Answer, frozen=True, kw_only=True):
-    """An image as imported."""
+    """An image as imported. ``digest`` is its configuration's, Docker's image ID; registries know another."""
 
     reference: str
     digest: str

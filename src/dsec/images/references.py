@@ -108,7 +108,7 @@ def parse_image(text: str) -> ImageReference:
     if tag is not None and not _TAG.fullmatch(tag):
         raise _malformed_image(text, "the tag is malformed")
     registry, repository = _split_registry(name)
-    if registry and not _REGISTRY.fullmatch(registry):
+    if registry and (not _REGISTRY.fullmatch(registry) or not _is_host(registry)):
         raise _malformed_image(text, "the registry is not HOST or HOST:PORT")
     if not all(_COMPONENT.fullmatch(part) for part in repository.split("/")):
         raise _malformed_image(text, "the name is malformed")
@@ -133,6 +133,11 @@ def _split_registry(name: str) -> tuple[str, str]:
         registry = DEFAULT_REGISTRY if first == "index.docker.io" else first
         return registry, _in_library(rest) if registry == DEFAULT_REGISTRY else rest
     return DEFAULT_REGISTRY, _in_library(name)
+
+
+def _is_host(registry: str) -> bool:
+    """Whether it cannot be the first part of a name, which Docker tells by capitals too, and skopeo does not take."""
+    return "." in registry or ":" in registry or registry == "localhost"
 
 
 def _in_library(repository: str) -> str:
