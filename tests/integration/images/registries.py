@@ -29,10 +29,10 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def docker_registry(root: Path, htpasswd: str | None = None) -> Iterator[str]:
+def docker_registry(root: Path, htpasswd: str | None = None, port: int | None = None) -> Iterator[str]:
     """Run Debian's registry with its own storage and port; gives HOST:PORT."""
     root.mkdir()
-    port = free_port()
+    port = free_port() if port is None else port
     config = _CONFIG.format(root=root / "storage", port=port)
     if htpasswd is not None:
         (root / "htpasswd").write_text(htpasswd)
@@ -74,7 +74,7 @@ class Misbehaving:
 
 
 @contextlib.asynccontextmanager
-async def misbehaving(status: int | None, headers: str = "") -> AsyncIterator[Misbehaving]:
+async def misbehaving(status: int | None, headers: str = "", port: int = 0) -> AsyncIterator[Misbehaving]:
     """A registry that answers every request with ``status``, or takes it and never answers (None)."""
     registry = Misbehaving()
     tasks: set[asyncio.Task[None]] = set()
@@ -100,7 +100,7 @@ async def misbehaving(status: int | None, headers: str = "") -> AsyncIterator[Mi
             tasks.discard(task)
             writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(answer, "127.0.0.1", port)
     try:
         host, port = server.sockets[0].getsockname()
         registry.address = f"{host}:{port}"
