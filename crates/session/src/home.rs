@@ -80,12 +80,12 @@ impl Home {
     }
 
     /// Step into the nursery.
-    pub(crate) fn to_nursery(&self) -> Result<(), Errno> {
+    pub(crate) fn enter_nursery(&self) -> Result<(), Errno> {
         go_to(self.nursery.as_fd(), ThreadNameSpaceType::MOUNT)
     }
 
     /// Back to the host's mounts.
-    pub(crate) fn from_nursery(&self) -> Result<(), Errno> {
+    pub(crate) fn leave_nursery(&self) -> Result<(), Errno> {
         self.outside.come_back()
     }
 

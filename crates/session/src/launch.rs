@@ -103,7 +103,7 @@ fn prepare(
         .doing(|| "enter the network namespace")?;
     }
     if clone.new.contains(&Namespace::Mount) {
-        home.to_nursery().doing(|| "enter the nursery")?;
+        home.enter_nursery().doing(|| "enter the nursery")?;
     }
     if let Some(ids) = clone.ids {
         capabilities::survive_id_changes(true).doing(|| "keep capabilities")?;
@@ -118,7 +118,7 @@ fn undo(home: &Home, clone: &Clone3) -> Result<(), Errno> {
         capabilities::survive_id_changes(false)?;
     }
     if clone.new.contains(&Namespace::Mount) {
-        home.from_nursery()?;
+        home.leave_nursery()?;
     }
     if clone.net.is_some() {
         home.back_to_net()?;

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::client::Client;
 use super::node::{directory, Node};
-use super::plans::{bytes, exec, host, pipe, read_all, root, sandbox, BUSYBOX};
+use super::plans::{exec, host, pipe, read_all, root, sandbox, BUSYBOX};
 use super::services::{service, until};
 
 /// Mounts that the sandboxes have nothing to do with.
@@ -97,7 +97,8 @@ fn mounts_of_the_host_are_not_copied() {
     assert!(of_service > MANY, "{of_service}");
 }
 
-/// The empty root that a new mount namespace starts with takes no files, and its /proc is whole.
+/// The root that a new mount namespace starts with holds /proc alone and takes nothing: what one child did to
+/// it another would see.
 #[test]
 fn the_empty_root_stays_empty() {
     let node = Node::start();
