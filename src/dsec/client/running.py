@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import msgspec
@@ -89,7 +90,7 @@ class ExecRequest:
         if not 0 < self.max_output_bytes <= MAX_OUTPUT_BYTES:
             raise InvalidArgument(f"max_output_bytes must be between 1 and {MAX_OUTPUT_BYTES}")
 
-    @property
+    @cached_property
     def exec_id(self) -> str:
         """Follows from sandbox and key."""
         return exec_id(self.sandbox_id, self.key)

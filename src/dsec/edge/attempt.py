@@ -28,9 +28,10 @@ class Attempt:
         self.deadline = deadline
         self.phase = "check"
         self.waiters = 0
-        self.done: asyncio.Future[SandboxRecord | DSecError] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[SandboxRecord | DSecError] = self._loop.create_future()
         self.task: asyncio.Task[None] | None = None
-        self.timeout: asyncio.Timeout | None = None
+        self._timer: asyncio.TimerHandle | None = self._loop.call_at(deadline, self._late)
         self.given_up: DSecError | None = None
         """Set before the task is cancelled on purpose; a cancellation without it is the edge's own end."""
 
@@ -38,8 +39,19 @@ class Attempt:
         """Somebody who joined waits longer."""
         if deadline > self.deadline:
             self.deadline = deadline
-            if self.timeout is not None and not self.timeout.expired():
-                self.timeout.reschedule(deadline)
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = self._loop.call_at(deadline, self._late)
+
+    def in_time(self) -> None:
+        """It has an outcome: the deadline ends it no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        self.give_up(too_late(self))
 
     def give_up(self, error: DSecError) -> None:
         """End the attempt with this error."""

@@ -155,12 +155,9 @@ class Creates:
     async def _run(self, attempt: Attempt) -> None:
         outcome: SandboxRecord | DSecError
         try:
-            async with asyncio.timeout_at(attempt.deadline) as attempt.timeout:
-                outcome = await self._attempt(attempt)
+            outcome = await self._attempt(attempt)
         except DSecError as error:
             outcome = error
-        except TimeoutError:
-            outcome = too_late(attempt)
         except asyncio.CancelledError:
             if attempt.given_up is None:
                 self._settle(attempt, NodeError("the edge restarts", retry_after_s=0.2))
@@ -169,6 +166,7 @@ class Creates:
         except Exception as error:
             _log.exception("create failed", sandbox_id=attempt.sandbox_id)
             outcome = PlatformError(f"create failed: {type(error).__name__}: {error}", phase=attempt.phase)
+        attempt.in_time()
         if isinstance(outcome, DSecError):
             outcome = await self._failed(attempt, outcome)
         self._settle(attempt, outcome)
@@ -205,7 +203,7 @@ class Creates:
         core = self._core
         if core.refusal is not None:
             raise Unsupported(f"this node cannot run containers: {core.refusal}", remedy="`dsec doctor` says more")
-        if core.draining.exists():
+        if core.draining:
             raise CapacityError("the node is being taken down", phase="admission", retry_after_s=5.0)
         field = core.admission.impossible(demand.need)
         if field is not None:

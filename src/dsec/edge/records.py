@@ -49,6 +49,11 @@ _LAST_TURN = """
 SELECT max((SELECT coalesce(max(turn), 0) FROM ended), (SELECT coalesce(max(turn), 0) FROM catalogued))
 """
 
+_OPEN_EXECS = """
+SELECT sandbox_id, exec_id FROM execs
+WHERE sandbox_id IN (SELECT id FROM live) AND result IS NULL AND error IS NULL
+"""
+
 _pack = msgspec.msgpack.Encoder().encode
 _record = msgspec.msgpack.Decoder(SandboxRecord).decode
 _end = msgspec.msgpack.Decoder(ExecEnd).decode
@@ -75,6 +80,10 @@ class Records:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=OFF")
         self._db.executescript(_SCHEMA)
+        self._open: dict[str, set[str]] = {}
+        """Execs without an outcome, by sandbox: what most questions about them are answered from."""
+        for sandbox_id, exec_id in self._db.execute(_OPEN_EXECS):
+            self._open.setdefault(sandbox_id, set()).add(exec_id)
         self._turn = int(self._db.execute(_LAST_TURN).fetchone()[0])
 
     def close(self) -> None:
@@ -182,6 +191,8 @@ class Records:
             self._db.executemany("DELETE FROM live WHERE id = ?", rows)
             self._db.executemany("DELETE FROM ended WHERE id = ?", rows)
             self._db.executemany("DELETE FROM execs WHERE sandbox_id = ?", rows)
+        for (sandbox_id,) in rows:
+            self._open.pop(sandbox_id, None)
 
     def of_another_boot(self, boot_id: str) -> bool:
         """Whether the records are those of an earlier boot of the machine."""
@@ -249,6 +260,7 @@ class Records:
                 record.is_main,
             ),
         )
+        self._open.setdefault(record.sandbox_id, set()).add(record.exec_id)
 
     def exec(self, sandbox_id: str, exec_id: str) -> ExecRecord | None:
         """An exec by ID."""
@@ -257,6 +269,8 @@ class Records:
 
     def execs(self, sandbox_id: str, *, unended: bool = False) -> list[ExecRecord]:
         """The execs of a sandbox in order of their start; all, or those without an outcome."""
+        if unended and sandbox_id not in self._open:
+            return []
         only = " AND result IS NULL AND error IS NULL" if unended else ""
         return self._execs(f"sandbox_id = ?{only} ORDER BY started_at, rowid", (sandbox_id,))
 
@@ -280,11 +294,14 @@ class Records:
         self, sandbox_id: str, exec_id: str, *, end: ExecEnd | None = None, error: dict[str, Any] | None = None
     ) -> bool:
         """Commit an exec's outcome; False when it has one already, which stands, or is not known."""
+        if exec_id not in self._open.get(sandbox_id, ()):
+            return False
         done = self._db.execute(
             "UPDATE execs SET result = ?, error = ? WHERE sandbox_id = ? AND exec_id = ?"
             " AND result IS NULL AND error IS NULL",
             (None if end is None else _pack(end), None if error is None else _pack(error), sandbox_id, exec_id),
         )
+        self._no_longer_open(sandbox_id, exec_id)
         return done.rowcount == 1
 
     def drop_exec(self, sandbox_id: str, exec_id: str) -> None:
@@ -293,3 +310,10 @@ class Records:
             "DELETE FROM execs WHERE sandbox_id = ? AND exec_id = ? AND result IS NULL AND error IS NULL",
             (sandbox_id, exec_id),
         )
+        self._no_longer_open(sandbox_id, exec_id)
+
+    def _no_longer_open(self, sandbox_id: str, exec_id: str) -> None:
+        of_sandbox = self._open.get(sandbox_id, set())
+        of_sandbox.discard(exec_id)
+        if not of_sandbox:
+            self._open.pop(sandbox_id, None)
