@@ -180,7 +180,7 @@ async def test_files_of_the_client_that_are_not_there(client: dsec.DSecClient, t
 
 
 async def test_an_image_without_a_program(client: dsec.DSecClient, tmp_path: Path) -> None:
-    """An image of one data file makes a sandbox; what cannot run in it is named; removing it does not disturb who uses it."""
+    """An image of one file makes a sandbox; what cannot run is named; removing it disturbs nobody who uses it."""
     layout = oci_layout(tmp_path / "data", [layer_archive([Member(name="data", data=b"d", kind=tarfile.REGTYPE)])])
     image = await client.images.import_(f"oci:{layout}", reference="team/data:1")
     async with client.sandbox("team/data:1") as sandbox:

@@ -85,7 +85,7 @@ async def test_the_users_permissions_hold(sandbox: dsec.Sandbox) -> None:
 
 
 async def test_links_lead_where_they_lead_inside(sandbox: dsec.Sandbox) -> None:
-    """A link's target is the sandbox's, absolute ones too; a write goes through the link and keeps it; a loop ends."""
+    """A link's target is the sandbox's, absolute too; a write goes through the link and keeps it; a loop ends."""
     await sandbox.run_shell("echo target > /target; ln -s /target /link; ln -s /loop /loop; ln -s /etc/hostname /h")
     assert await sandbox.read("/link") == b"target\n"
     await sandbox.write("/link", "new")
@@ -94,8 +94,8 @@ async def test_links_lead_where_they_lead_inside(sandbox: dsec.Sandbox) -> None:
         await sandbox.read("/loop")
     with pytest.raises(dsec.FileError):
         await sandbox.write("/loop", b"x")
-    host = Path("/etc/hostname").read_bytes()
-    assert await sandbox.read("/../../../h") != host or not host
+    own = (await sandbox.exec("hostname")).stdout.encode()
+    assert await sandbox.read("/../../../h") == own
 
 
 async def test_links_out_of_proc_are_refused(sandbox: dsec.Sandbox) -> None:

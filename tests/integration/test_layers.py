@@ -168,9 +168,9 @@ async def test_layers_that_are_not_there(node: RunningNode, client: dsec.DSecCli
     """A typed error of the caller's names the layer; nothing is made."""
     for fields in ({"workspace": "workspace/none:1"}, {"toolkits": ("toolkit/none:1",)}):
         with pytest.raises((dsec.NotFound, dsec.ImageNotFound)) as caught:
-            await client.sandbox(IMAGE, **fields)  # type: ignore[arg-type]
+            await client.sandbox(IMAGE, **fields)
         assert "none:1" in str(caught.value)
     for fields in ({"workspace": "toolkit/none:1"}, {"toolkits": ("workspace/none:1",)}, {"workspace": "none"}):
         with pytest.raises((dsec.InvalidArgument, dsec.NotFound)):
-            await client.sandbox(IMAGE, **fields)  # type: ignore[arg-type]
+            await client.sandbox(IMAGE, **fields)
     assert node.live_sandboxes() == []

@@ -202,12 +202,20 @@ class Sandbox:
 
     # Files, short
 
-    async def read(self, path: str, *, offset: int = 0, limit: int | None = None, user: str | None = None) -> bytes:
+    async def read(
+        self, path: str | os.PathLike[str], *, offset: int = 0, limit: int | None = None, user: str | None = None
+    ) -> bytes:
         """``files.read``."""
         return await self.files.read(path, offset=offset, limit=limit, user=user)
 
     async def write(
-        self, path: str, data: bytes | str, *, mode: int | None = None, parents: bool = False, user: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        data: bytes | str,
+        *,
+        mode: int | None = None,
+        parents: bool = False,
+        user: str | None = None,
     ) -> types.FileWritten:
         """``files.write``."""
         return await self.files.write(path, data, mode=mode, parents=parents, user=user)
