@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ CHECKOUT = Path(__file__).parents[1]
 TOOLS = CHECKOUT / "build" / "tools" / "usr" / "bin"
 """Programs that only tests need (``scripts/setup-tests.sh``)."""
 os.environ["PATH"] = f"{os.environ['PATH']}:/usr/sbin:/sbin:{TOOLS}"
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+"""A run that is ended from outside takes its nodes down as after Ctrl-C."""
 for _name in [name for name in os.environ if name.startswith("DSEC_")]:
     del os.environ[_name]
 
