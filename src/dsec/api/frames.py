@@ -92,7 +92,7 @@ def decode(frame: bytes | memoryview) -> list[Any]:
     """The frame as a list; raises ProtocolError on anything that is no frame."""
     try:
         parts = _decode(frame)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ProtocolError(f"not a frame: {error}") from None
     if len(parts) < 2 or not isinstance(parts[0], int) or parts[1] not in Kind.__members__.values():
         raise ProtocolError("not a frame: stream and kind are missing")

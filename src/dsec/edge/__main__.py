@@ -13,6 +13,7 @@ import uvicorn
 import uvloop
 
 from dsec.edge.app import Edge
+from dsec.edge.peers import TrustedPeers
 from dsec.images import Images, ImagesConfig, SubprocessTools
 from dsec.node.config import NodeConfig, load_config
 
@@ -55,7 +56,7 @@ async def serve(config: NodeConfig, listener: socket.socket) -> None:
     server = uvicorn.Server(
         uvicorn.Config(
             edge.app,
-            http="httptools",
+            http=TrustedPeers,
             ws="websockets-sansio",
             ws_max_size=512 * 1024,
             ws_per_message_deflate=False,

@@ -25,6 +25,7 @@ _DESCRIPTORS = 4
 _MOST_ENV_BYTES = 1 << 20
 _MOST_LABELS, _LABEL_LENGTH = 64, 256
 _DEADLINE_S = 86400.0
+_PATH_MAX = 4096
 _ENV_NAME = re.compile(r"[^=\x00]+")
 
 
@@ -109,12 +110,16 @@ def check_create(request: CreateRequest, config: NodeConfig) -> None:
         _time("exec_timeout_s", request.exec_timeout_s, math.inf)
     if not 0 <= request.shm_mib <= 2**20:
         raise InvalidArgument(f"shm_mib must be between 0 and {2**20}, not {request.shm_mib:g}")
-    if request.workdir is not None and not request.workdir.startswith("/"):
-        raise InvalidArgument(f"workdir must be an absolute path, not {request.workdir!r}")
+    if request.workdir is not None and not _is_absolute_path(request.workdir):
+        raise InvalidArgument(f"workdir must be an absolute path, not {request.workdir[:80]!r}")
     if isinstance(request.command, list) and not request.command:
         raise InvalidArgument("command is empty")
     check_env(request.env)
     _check_labels(request.labels)
+
+
+def _is_absolute_path(path: str) -> bool:
+    return path.startswith("/") and "\0" not in path and len(path) < _PATH_MAX
 
 
 def _time(name: str, value: float, most: float) -> None:
