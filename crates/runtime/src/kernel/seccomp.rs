@@ -1,8 +1,9 @@
 //! The system-call filter: two classic BPF programs, compiled once.
 //!
-//! The first answers EPERM to what is known to be dangerous, in whole or for certain arguments. The second lets through
-//! what programs need and answers ENOSYS to everything else, so that a call which a later kernel adds, or one with the
-//! x32 bit, is refused before anybody has thought about it. Another architecture kills.
+//! The first lets through what programs need and answers ENOSYS to everything else, so that a call which a later kernel
+//! adds, or one with the x32 bit, is refused before anybody has thought about it. The second answers EPERM to what is
+//! known to be dangerous, in whole or for certain arguments. Of two refusals the kernel takes that of the filter which
+//! was installed last: programs are told EPERM where they expect it. Another architecture kills.
 
 mod names;
 
@@ -15,6 +16,11 @@ use seccompiler::{
 
 const TIOCSTI: u64 = 0x5412;
 const TIOCLINUX: u64 = 0x541C;
+/// The second byte of an ioctl of btrfs. The pool is within reach by the node's files in /etc: whoever has one of them open
+/// could have all of the pool written out, its neighbours' data too, or look around in it.
+const BTRFS: (u64, u64) = (0xFF00, 0x9400);
+/// FICLONE, FICLONERANGE and FIDEDUPERANGE, which `cp` uses on any filesystem.
+const REFLINKS: [u64; 3] = [0x4004_9409, 0x4020_940D, 0xC018_9436];
 const NEW_USER: u64 = libc::CLONE_NEWUSER as u64;
 const SOCKET_FAMILIES: [i32; 4] = [
     libc::AF_UNIX,
@@ -38,14 +44,14 @@ pub fn programs() -> Result<[Vec<u8>; 2], String> {
         .collect();
     Ok([
         compiled(
-            refused,
-            SeccompAction::Allow,
-            SeccompAction::Errno(libc::EPERM as u32),
-        )?,
-        compiled(
             allowed,
             SeccompAction::Errno(libc::ENOSYS as u32),
             SeccompAction::Allow,
+        )?,
+        compiled(
+            refused,
+            SeccompAction::Allow,
+            SeccompAction::Errno(libc::EPERM as u32),
         )?,
     ])
 }
@@ -89,15 +95,19 @@ fn by_argument() -> Result<Rules, String> {
             .map(|family| when(0, Cmp::Ne, *family as u64))
             .collect(),
     )?;
-    let pushes_input = vec![
+    let of_btrfs = [when(1, Cmp::MaskedEq(BTRFS.0), BTRFS.1)]
+        .into_iter()
+        .chain(REFLINKS.map(|command| when(1, Cmp::Ne, command)));
+    let commands = vec![
         rule(vec![when(1, Cmp::Eq, TIOCSTI)])?,
         rule(vec![when(1, Cmp::Eq, TIOCLINUX)])?,
+        rule(of_btrfs.collect())?,
     ];
     Ok(BTreeMap::from([
         (libc::SYS_clone, vec![new_user()?]),
         (libc::SYS_unshare, vec![new_user()?]),
         (libc::SYS_socket, vec![strange_family]),
-        (libc::SYS_ioctl, pushes_input),
+        (libc::SYS_ioctl, commands),
     ]))
 }
 
