@@ -28,6 +28,7 @@ pub mod recover;
 pub mod sandbox;
 pub mod serve;
 pub mod shutdown;
+pub mod slot;
 pub mod slots;
 pub mod store;
 pub mod tag;

@@ -162,7 +162,7 @@ impl Node {
     fn descriptors(&self) -> u64 {
         self.sandboxes.borrow().len() as u64
             + self.execs.borrow().len() as u64 * 4
-            + self.slots.counts().0 as u64 * 4
+            + self.slots.descriptors()
     }
 
     /// Figures of the node.

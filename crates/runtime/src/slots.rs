@@ -1,11 +1,9 @@
-//! Slots: what a sandbox needs and what does not depend on it, made ahead of time.
+//! The slots of a node, made or renewed ahead of time.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use dsec_proto::error::{WireError, WireResult};
@@ -13,8 +11,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::config::{Config, RANGE};
-use crate::groups::{Layout, SlotGroups};
-use crate::kernel::namespaces::{self, Network};
+use crate::groups::Layout;
+use crate::slot::{self, Slot};
 use crate::workers::Workers;
 
 /// How many are kept ready: a burst of a hundred creates should not have to wait for one.
@@ -24,41 +22,20 @@ const READY: usize = 128;
 /// that a create needs.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// A slot that no sandbox has.
-pub struct Slot {
-    /// Its number: ID range and group names follow from it.
-    pub index: u32,
-    /// Its groups, empty.
-    pub groups: SlotGroups,
-    /// A fresh network namespace.
-    pub network: Network,
-    /// Its ID range as an ID map.
-    pub idmap: Arc<OwnedFd>,
-    /// A detached /dev.
-    pub devices: OwnedFd,
-}
-
-fn make(index: u32, start: u32, groups: SlotGroups) -> io::Result<Slot> {
-    groups.make()?;
-    let idmap = Arc::new(namespaces::id_map(start, RANGE)?);
-    let devices = namespaces::devices(&idmap)?;
-    Ok(Slot {
-        index,
-        groups,
-        network: Network::new()?,
-        idmap,
-        devices,
-    })
-}
+/// Slots of live sandboxes that are kept for the next one. Those of the others are made anew: each costs descriptors, of
+/// which a node with thousands of sandboxes has none to spare.
+const LENT: usize = 256;
 
 /// All slots of the node.
 pub struct Slots {
     layout: Layout,
     block: Config,
     workers: Workers,
-    free: RefCell<VecDeque<u32>>,
+    free: RefCell<VecDeque<(u32, Option<Slot>)>>,
     ready: RefCell<VecDeque<Slot>>,
-    used: RefCell<HashSet<u32>>,
+    /// By number, with the slot itself if it is kept.
+    used: RefCell<HashMap<u32, Option<Slot>>>,
+    lent: Cell<usize>,
     wanted: Notify,
     closed: Cell<bool>,
     taken_at: Cell<Instant>,
@@ -73,6 +50,7 @@ impl Slots {
         let workers = Workers::start("slots", 1, || Ok(()))?;
         let free = (0..crate::config::MAX_SLOTS)
             .filter(|index| !used.contains(index))
+            .map(|index| (index, None))
             .collect();
         let slots = Rc::new(Self {
             layout,
@@ -80,7 +58,8 @@ impl Slots {
             workers,
             free: RefCell::new(free),
             ready: RefCell::default(),
-            used: RefCell::new(used),
+            used: RefCell::new(used.into_iter().map(|index| (index, None)).collect()),
+            lent: Cell::new(0),
             wanted: Notify::new(),
             closed: Cell::new(false),
             taken_at: Cell::new(Instant::now()),
@@ -120,12 +99,16 @@ impl Slots {
     }
 
     async fn one(&self) -> io::Result<Slot> {
-        let index = self.free.borrow_mut().pop_front();
-        let index = index.ok_or_else(|| io::Error::other("all ID ranges are in use"))?;
+        let next = self.free.borrow_mut().pop_front();
+        let (index, former) = next.ok_or_else(|| io::Error::other("all ID ranges are in use"))?;
         let (start, groups) = (self.block.range(index), self.layout.slot(index));
-        let made = self.workers.run(move || make(index, start, groups)).await;
+        let made = self.workers.run(move || match former {
+            Some(slot) => slot.renew(),
+            None => Slot::make(index, groups, start, RANGE),
+        });
+        let made = made.await;
         if made.is_err() {
-            self.free.borrow_mut().push_back(index);
+            self.free.borrow_mut().push_back((index, None));
         }
         made
     }
@@ -149,7 +132,7 @@ impl Slots {
                 .await
                 .map_err(|error| WireError::node("slot", error.to_string()))?,
         };
-        self.used.borrow_mut().insert(slot.index);
+        self.used.borrow_mut().insert(slot.index, None);
         self.taken_at.set(Instant::now());
         self.wanted.notify_one();
         Ok(slot)
@@ -161,12 +144,36 @@ impl Slots {
         self.ready.borrow_mut().push_front(slot);
     }
 
+    /// Keeps a slot that a sandbox now has, to be renewed when it is given back.
+    pub fn lend(&self, slot: Slot) {
+        if self.lent.get() < LENT {
+            self.lent.set(self.lent.get() + 1);
+            self.used.borrow_mut().insert(slot.index, Some(slot));
+        }
+    }
+
     /// Takes back the slot of a sandbox that is empty and forgotten.
     pub fn give_back(&self, index: u32) {
-        if self.used.borrow_mut().remove(&index) {
-            self.free.borrow_mut().push_front(index);
-            self.wanted.notify_one();
+        let Some(slot) = self.used.borrow_mut().remove(&index) else {
+            return;
+        };
+        if slot.is_some() {
+            self.lent.set(self.lent.get() - 1);
         }
+        self.free.borrow_mut().push_front((index, slot));
+        self.wanted.notify_one();
+    }
+
+    /// Descriptors that slots hold open.
+    #[must_use]
+    pub fn descriptors(&self) -> u64 {
+        let returned = self
+            .free
+            .borrow()
+            .iter()
+            .filter(|(_, slot)| slot.is_some())
+            .count();
+        (self.ready.borrow().len() + self.lent.get() + returned) as u64 * slot::DESCRIPTORS
     }
 
     /// (ready, used).
@@ -182,5 +189,6 @@ impl Slots {
         self.workers.run(|| ()).await;
         tokio::task::yield_now().await;
         self.ready.borrow_mut().clear();
+        self.free.borrow_mut().clear();
     }
 }

@@ -139,6 +139,14 @@ pub fn clone(path: &Path) -> io::Result<OwnedFd> {
     clone_at(libc::AT_FDCWD, path, 0)
 }
 
+/// A detached copy of a detached mount, with its attributes.
+///
+/// # Errors
+/// EINVAL before Linux 6.15.
+pub fn copy(mount: &OwnedFd) -> io::Result<OwnedFd> {
+    clone_at(mount.as_raw_fd(), Path::new(""), libc::AT_EMPTY_PATH)
+}
+
 #[repr(C)]
 struct MountAttr {
     set: u64,

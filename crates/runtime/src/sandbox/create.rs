@@ -15,7 +15,7 @@ use crate::keeper::Parcel;
 use crate::kernel::sys;
 use crate::node::Node;
 use crate::plans::{self, Entry, InitParts};
-use crate::slots::Slot;
+use crate::slot::Slot;
 use crate::store::{self, Root, RootSpec};
 use crate::tag::{sandbox_object, SandboxTag, Tag};
 use crate::{check, exec};
@@ -133,12 +133,13 @@ async fn build(
     let root = make_root(node, spec, &slot, limits).await?;
     phases.extend(root.phases.iter().copied());
     let spawned = Instant::now();
-    let started = spawn_init(node, sandbox, spec, slot, root).await;
+    let started = spawn_init(node, sandbox, spec, &slot, root).await;
     phases.push(("init", spawned.elapsed().as_micros() as u64));
     if let Err(error) = started {
         delete_volume(node, &spec.sandbox_id).await;
         return Err(error);
     }
+    node.slots.lend(slot);
     sandbox.enter(Phase::Running);
     sandbox.arm(node);
     if let Some(main) = &spec.main {
@@ -204,7 +205,7 @@ async fn spawn_init(
     node: &Node,
     sandbox: &Sandbox,
     spec: &SandboxSpec,
-    slot: Slot,
+    slot: &Slot,
     root: Root,
 ) -> WireResult<()> {
     sandbox.tag.borrow_mut().volume = root.volume;
@@ -214,13 +215,14 @@ async fn spawn_init(
     let mut parcel = Parcel::default();
     let entry =
         entry(&slot.groups.init(), &mut parcel).map_err(|error| failed("groups", &error))?;
+    let (devices, sysfs) = slot.mounts().map_err(|error| failed("mounts", &error))?;
     let parts = InitParts {
         entry,
         start: node.config.range(slot.index),
-        net: parcel.give(slot.network.namespace),
+        net: parcel.lend(&slot.network.namespace),
         overlay: parcel.give(root.overlay),
-        devices: parcel.give(slot.devices),
-        sysfs: parcel.give(slot.network.sysfs),
+        devices: parcel.give(devices),
+        sysfs: parcel.give(sysfs),
         files: root
             .files
             .into_iter()
