@@ -88,7 +88,7 @@ class HttpPool:
             return
         connection.idle_since = now
         self._idle.append(connection)
-        while self._idle[0].idle_since <= now - self._idle_s:
+        while self._idle and self._idle[0].idle_since <= now - self._idle_s:
             self.drop(self._idle.pop(0))
 
     def drop(self, connection: Connection) -> None:

@@ -34,6 +34,22 @@ async def test_many_execs_at_once_on_one_socket(world: World) -> None:
         assert words == {number: f"{number}\n".encode() for number in range(50)}
 
 
+@pytest.mark.parametrize("word", [b"sleep", b"echo"])
+async def test_the_beginning_is_told_before_all_else(world: World, word: bytes) -> None:
+    """Also to a client that waits for the end only: at the latest a moment after, though the program runs on."""
+    async with world.edge() as (_, api), api.socket() as socket:
+        made = await api.create()
+        credit = {1: 1 << 20, 2: 1 << 20}
+        await socket.open("exec", sandbox_id=made["id"], key="e", argv=[word, b"x"], mode="collect", credit=credit)
+        assert "started_at" in (await socket.frame())[2]
+        if word == b"echo":
+            kinds = [(await socket.frame())[1]]
+            while kinds[-1] != Kind.END:
+                kinds.append((await socket.frame())[1])
+            assert Kind.DATA in kinds
+            assert Kind.ITEM not in kinds
+
+
 async def test_output_is_exact_however_large(world: World) -> None:
     """20 MB come back byte by byte, in chunks that credit allows."""
     size = 20_000_000
