@@ -26,6 +26,8 @@ _MOST_ENV_BYTES = 1 << 20
 _MOST_LABELS, _LABEL_LENGTH = 64, 256
 _DEADLINE_S = 86400.0
 _PATH_MAX = 4096
+_USER = re.compile(r"(?=.{1,256}\Z)[!-.0-9;-~]+(:[!-.0-9;-~]+)?")
+"""As the runtime checks it: printable, no slash, at most one colon."""
 _ENV_NAME = re.compile(r"[^=\x00]+")
 
 
@@ -112,6 +114,8 @@ def check_create(request: CreateRequest, config: NodeConfig) -> None:
         raise InvalidArgument(f"shm_mib must be between 0 and {2**20}, not {request.shm_mib:g}")
     if request.workdir is not None and not _is_absolute_path(request.workdir):
         raise InvalidArgument(f"workdir must be an absolute path, not {request.workdir[:80]!r}")
+    if request.user and not _USER.fullmatch(request.user):
+        raise InvalidArgument(f"user must be a name or number, or two with a colon, not {request.user[:80]!r}")
     if isinstance(request.command, list) and not request.command:
         raise InvalidArgument("command is empty")
     check_env(request.env)
