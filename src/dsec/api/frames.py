@@ -49,6 +49,7 @@ class Kind(IntEnum):
     ITEM = 6
 
 
+_LAST_KIND = max(Kind)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
@@ -94,7 +95,7 @@ def decode(frame: bytes | memoryview) -> list[Any]:
         parts = _decode(frame)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ProtocolError(f"not a frame: {error}") from None
-    if len(parts) < 2 or not isinstance(parts[0], int) or parts[1] not in Kind.__members__.values():
+    if len(parts) < 2 or type(parts[0]) is not int or type(parts[1]) is not int or not 0 <= parts[1] <= _LAST_KIND:
         raise ProtocolError("not a frame: stream and kind are missing")
     return parts
 

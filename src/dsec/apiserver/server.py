@@ -29,17 +29,20 @@ class _LimitedHttp(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        self._count(len(url))
+        self._head += len(url)
+        if self._head > MAX_HEAD:
+            raise _too_long()
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
+        self._head += len(name) + len(value)
+        if self._head > MAX_HEAD:
+            raise _too_long()
         super().on_header(name, value)
 
-    def _count(self, size: int) -> None:
-        self._head += size
-        if self._head > MAX_HEAD:
-            raise ValueError(f"the request's line and headers are longer than {MAX_HEAD} bytes")
+
+def _too_long() -> ValueError:
+    return ValueError(f"the request's line and headers are longer than {MAX_HEAD} bytes")
 
 
 def make_server(gate: Gate) -> uvicorn.Server:

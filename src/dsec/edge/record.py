@@ -61,7 +61,7 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     @property
     def is_live(self) -> bool:
         """Whether it is being made or runs."""
-        return self.state not in life.ENDED
+        return self.ended_at is None
 
     def started(self, at: float, phases_us: dict[str, int]) -> bool:
         """Note that it runs; False when that is known. One that has ended by then stays ended."""
