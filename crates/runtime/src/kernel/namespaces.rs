@@ -99,34 +99,6 @@ fn is_unused(sockstat: &str) -> bool {
     of("sockets:", "used").as_deref() == Some("0") && of("TCP:", "tw").as_deref() == Some("0")
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{is_unused, Network};
-
-    /// Only a namespace without sockets and without lingering connections is used again; an unreadable count is not.
-    #[test]
-    fn unused_is_proven() {
-        let text = |used: u32, waiting: u32| {
-            format!("sockets: used {used}\nTCP: inuse 0 orphan 3 tw {waiting} alloc 9 mem 0\nUDP: inuse 0 mem 0\n")
-        };
-        assert!(is_unused(&text(0, 0)));
-        assert!(!is_unused(&text(1, 0)));
-        assert!(!is_unused(&text(0, 2)));
-        assert!(!is_unused("") && !is_unused("sockets: used 0\n"));
-    }
-
-    /// The kernel counts per namespace: a fresh one is unused whatever the rest of the machine does.
-    #[test]
-    fn a_fresh_namespace_is_unused() {
-        // SAFETY: a plain call.
-        if unsafe { libc::geteuid() } != 0 {
-            return;
-        }
-        let network = Network::new().expect("root makes a network namespace");
-        assert!(network.is_unused());
-    }
-}
-
 fn loopback_up() -> io::Result<()> {
     // SAFETY: plain numbers.
     let socket = owned(libc::c_long::from(unsafe {
@@ -256,4 +228,32 @@ fn device(at: i32, name: &str, number: libc::dev_t) -> io::Result<()> {
         )))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_unused, Network};
+
+    /// Only a namespace without sockets and without lingering connections is used again; an unreadable count is not.
+    #[test]
+    fn unused_is_proven() {
+        let text = |used: u32, waiting: u32| {
+            format!("sockets: used {used}\nTCP: inuse 0 orphan 3 tw {waiting} alloc 9 mem 0\nUDP: inuse 0 mem 0\n")
+        };
+        assert!(is_unused(&text(0, 0)));
+        assert!(!is_unused(&text(1, 0)));
+        assert!(!is_unused(&text(0, 2)));
+        assert!(!is_unused("") && !is_unused("sockets: used 0\n"));
+    }
+
+    /// The kernel counts per namespace: a fresh one is unused whatever the rest of the machine does.
+    #[test]
+    fn a_fresh_namespace_is_unused() {
+        // SAFETY: a plain call.
+        if unsafe { libc::geteuid() } != 0 {
+            return;
+        }
+        let network = Network::new().expect("root makes a network namespace");
+        assert!(network.is_unused());
+    }
 }
