@@ -13,7 +13,7 @@ __all__ = ["CLIENT_GONE", "MAX_JSON_BODY", "forward"]
 MAX_JSON_BODY = 8 * 1024 * 1024
 CLIENT_GONE = 499
 """The status that is counted where the client left before any was sent."""
-_QUICK_S = 0.05
+_QUICK_S = 0.25
 _WHOLE = 128 * 1024
 """Answers up to this size are sent in one piece."""
 _ANSWER_HEADERS = (

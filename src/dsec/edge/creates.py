@@ -43,7 +43,7 @@ __all__ = ["Creates"]
 _log = structlog.get_logger("dsec.edge.creates")
 
 _LEAVE_QUEUE_S = 5.0
-_QUICK_S = 0.05
+_QUICK_S = 0.25
 _ATTEMPT_S = 30.0
 _UNDO_AGAIN_S = 0.1
 _MIB = 1 << 20
