@@ -30,7 +30,7 @@ async def ready(sandbox: dsec.Sandbox, program: str) -> None:
 
 
 async def test_nothing_is_shared(sandbox: dsec.Sandbox, neighbour: dsec.Sandbox) -> None:
-    """Abstract sockets, ports, SysV memory, messages, semaphores, POSIX queues and memory, processes, keys."""
+    """Abstract sockets, ports, SysV memory, messages, semaphores, POSIX queues and memory, processes."""
     # Network, IPC, PID, UTS and mount namespaces of its own; keys are refused by the filter.
     await ready(
         sandbox,
@@ -110,7 +110,7 @@ async def test_fork_bomb(client: dsec.DSecClient, neighbour: dsec.Sandbox) -> No
 
 
 async def test_memory_hogs(sandbox: dsec.Sandbox, neighbour: dsec.Sandbox) -> None:
-    """Heap, tmpfs, mlock, page cache and pipes stay within the memory limit; the neighbour is not killed."""
+    """Heap, tmpfs and page cache stay within the memory limit; the neighbour is not killed."""
     # memory controller; /dev/shm has a size.
     await ready(neighbour, "import time; kept = bytearray(b'x' * (100 << 20)); print('ready'); time.sleep(60)")
     hog = await sandbox.exec("python3", "-c", "kept = []\nwhile 1: kept.append(bytearray(b'x' * (1 << 20)))")
