@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -38,6 +39,15 @@ class _NotConnected(ConnectionError):
     """There is nobody to connect to."""
 
 
+def _has_addresses(host: str) -> bool:
+    """Whether a host is a name. One address needs no race, in which asyncio loses the socket of a cancelled call."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return True
+    return False
+
+
 class Link:
     """Lives as long as its loop, or until ``close``. Not shared between loops."""
 
@@ -47,6 +57,7 @@ class Link:
         parts = urlsplit(address.url)
         self._host, self._port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         self._tls = parts.scheme == "https"
+        self._other_address_s = _OTHER_ADDRESS_S if _has_addresses(self._host) else None
         self._before = parts.path.rstrip("/")
         token = {"authorization": f"Bearer {address.token}"}
         self._pool = HttpPool(
@@ -81,7 +92,7 @@ class Link:
         loop = asyncio.get_running_loop()
         try:
             return await loop.create_connection(
-                factory, self._host, self._port, ssl=self._tls or None, happy_eyeballs_delay=_OTHER_ADDRESS_S
+                factory, self._host, self._port, ssl=self._tls or None, happy_eyeballs_delay=self._other_address_s
             )
         except OSError as error:
             raise _NotConnected(error.strerror or str(error)) from None
