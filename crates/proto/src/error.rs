@@ -116,7 +116,7 @@ impl WireError {
 fn fault_of(code: &str) -> &'static str {
     match code {
         "invalid_argument" | "not_found" | "conflict" | "denied" | "unsupported"
-        | "quota_exceeded" => "caller",
+        | "quota_exceeded" | "image_error" => "caller",
         "executable_not_found"
         | "not_executable"
         | "file_error"

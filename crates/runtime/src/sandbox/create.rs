@@ -253,16 +253,42 @@ async fn spawn_init(
 }
 
 fn not_begun(refusal: &Refusal) -> WireError {
-    let error = WireError::node(
-        "init",
-        format!("the sandbox did not begin: {}", refusal.message),
-    );
-    match &refusal.failure {
-        Some(failure) => error
-            .with("step", failure.step.clone())
-            .with("errno", failure.errno),
-        None => error,
-    }
+    let message = format!("the sandbox did not begin: {}", refusal.message);
+    let Some(failure) = &refusal.failure else {
+        return WireError::node("init", message);
+    };
+    // Of the init's `exec`, only what stands at /dev/null is the image's: that failure has no errno.
+    let of_the_image = match failure.step.as_str() {
+        "mount_tree" => of_the_tree(failure.errno),
+        step => step == "exec" && failure.errno == 0,
+    };
+    let error = if of_the_image {
+        WireError::new("image_error", message)
+            .in_phase("image")
+            .remedy("The places of /proc, /sys, /dev, /etc/hosts and /etc/resolv.conf must be free of odd files and links")
+    } else {
+        WireError::node("init", message)
+    };
+    error
+        .with("step", failure.step.clone())
+        .with("errno", failure.errno)
+}
+
+/// Whether an error of mounting says that the image's own files are in the way: it will be the same next time.
+fn of_the_tree(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::ENOENT
+            | libc::EPERM
+            | libc::EROFS
+            | libc::EXDEV
+            | libc::ENOTDIR
+            | libc::EISDIR
+            | libc::EEXIST
+            | libc::ELOOP
+            | libc::EACCES
+            | libc::EINVAL
+    )
 }
 
 /// Opens a leaf for a plan.
