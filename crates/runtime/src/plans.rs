@@ -53,8 +53,8 @@ const READ_ONLY: [&str; 5] = [
 
 /// What every process of the node's sandboxes gets.
 pub struct Profile {
-    /// The two filter programs.
-    pub seccomp: [Vec<u8>; 2],
+    /// The filter program.
+    pub seccomp: Vec<u8>,
     /// RLIMIT_NOFILE.
     pub descriptors: u64,
 }
@@ -65,10 +65,10 @@ impl Profile {
         Step::Rlimits(vec![files, (libc::RLIMIT_CORE, 0, 0)])
     }
 
-    fn filters(&self) -> impl Iterator<Item = Step> + '_ {
-        self.seccomp.iter().map(|program| Step::Seccomp {
-            program: program.clone(),
-        })
+    fn filter(&self) -> Step {
+        Step::Seccomp {
+            program: self.seccomp.clone(),
+        }
     }
 }
 
@@ -185,7 +185,7 @@ pub fn init(profile: &Profile, parts: InitParts) -> Plan {
         Step::Hostname(parts.hostname),
         profile.rlimits(),
     ];
-    steps.extend(profile.filters());
+    steps.push(profile.filter());
     steps.push(Step::Caps { keep: CAPABILITIES });
     steps.push(Step::Ids(Some(Ids {
         uid: 0,
@@ -315,7 +315,7 @@ pub fn exec(
     let mut steps = enter(entrant);
     steps.push(profile.rlimits());
     steps.extend(resolve(entrant));
-    steps.extend(profile.filters());
+    steps.push(profile.filter());
     let path = entrant.cwd.unwrap_or(b"/").to_vec();
     if entrant.create_cwd && known_user(entrant.user) != Some((0, 0)) {
         steps.extend(make_directory(path.clone()));

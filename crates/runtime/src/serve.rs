@@ -129,7 +129,7 @@ async fn node(config: Config, keeper: Rc<Keeper>, objects: &[Object]) -> io::Res
         pool,
         slots,
         profile: Profile {
-            seccomp: seccomp::programs().map_err(io::Error::other)?,
+            seccomp: seccomp::filter(),
             descriptors,
         },
         descriptor_limit: sys::descriptor_limit().0,

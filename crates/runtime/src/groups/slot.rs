@@ -20,6 +20,11 @@ pub struct Limits {
     pub pids: u64,
 }
 
+/// A count of processes as the sandbox's own: its limit does not count the init either.
+fn but_init(count: Option<u64>) -> Option<u64> {
+    count.map(|count| count.saturating_sub(1))
+}
+
 /// The groups of a slot.
 #[derive(Clone, Debug)]
 pub struct SlotGroups {
@@ -206,8 +211,8 @@ impl SlotGroups {
             memory_bytes: memory.unwrap_or(0),
             memory_peak_bytes: peak.unwrap_or(0),
             disk_bytes: None,
-            pids: number(&pids.join("pids.current")).unwrap_or(0),
-            pids_peak: number(&pids.join("pids.peak")),
+            pids: but_init(number(&pids.join("pids.current"))).unwrap_or(0),
+            pids_peak: but_init(number(&pids.join("pids.peak"))),
             oom_kills: self.oom_kills().saturating_sub(since.oom_kills),
             read_bytes: None,
             written_bytes: None,
