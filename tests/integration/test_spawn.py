@@ -64,7 +64,11 @@ async def test_lines_of_split_characters(sandbox: dsec.Sandbox) -> None:
 
 async def test_signal_and_kill(sandbox: dsec.Sandbox) -> None:
     """A signal reaches the program's group and nothing more; kill ends everything, confirmed."""
-    running = await sandbox.spawn(shell="trap 'echo usr1' USR1; echo ready; while :; do sleep 0.02; done")
+    program = (
+        "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: print('usr1'))\nprint('ready')\n"
+        "while True:\n    signal.pause()"
+    )
+    running = await sandbox.spawn("python3", "-uc", program)
     lines = running.lines()
     assert await anext(lines) == "ready"
     await running.signal(signal.SIGUSR1)
