@@ -91,7 +91,8 @@ async def export_root(client: dsec.DSecClient, image: str) -> AsyncIterator[byte
     """The root filesystem of an image as a tar archive, read out of a sandbox."""
     async with client.sandbox(image) as sandbox:
         script = "exec tar -C / --one-file-system --exclude=./proc --exclude=./sys --exclude=./dev -cf - ."
-        running = await sandbox.spawn(shell=script)
+        # What the reader has not taken must not be dropped: an archive with a gap is none.
+        running = await sandbox.spawn(shell=script, backpressure=True)
         async for event in running.events():
             if isinstance(event, dsec.Stdout):
                 yield event.data
