@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use dsec_proto::error::{WireError, WireResult};
-use dsec_proto::keeper::Call;
+use dsec_proto::keeper::{Call, Refusal};
 use dsec_proto::runtime::ExecKill;
 
 use super::{Exec, Phase};
@@ -45,19 +45,7 @@ async fn send(node: &Node, exec: &Exec, signal: i32) -> WireResult<()> {
     if !(1..=64).contains(&signal) {
         return Err(WireError::invalid(format!("not a signal: {signal}")).with("field", "signal"));
     }
-    let object_id = exec_object(&exec.sandbox.id, &exec.id);
-    match node
-        .keeper
-        .tell(
-            Call::Signal {
-                object_id,
-                signal,
-                group: true,
-            },
-            &[],
-        )
-        .await
-    {
+    match signal_group(node, exec, signal).await {
         Err(refusal) if !matches!(refusal.code.as_str(), "ended" | "unknown_object") => {
             Err(WireError::invalid(refusal.message).with("field", "signal"))
         }
@@ -121,19 +109,8 @@ pub async fn terminate(node: &Rc<Node>, exec: &Rc<Exec>, cause: &str, grace_ns: 
     if !matches!(&*exec.phase.borrow(), Phase::Running) {
         return;
     }
-    let object_id = exec_object(&exec.sandbox.id, &exec.id);
     if grace_ns > 0 {
-        let _ = node
-            .keeper
-            .tell(
-                Call::Signal {
-                    object_id,
-                    signal: libc::SIGTERM,
-                    group: true,
-                },
-                &[],
-            )
-            .await;
+        let _ = signal_group(node, exec, libc::SIGTERM).await;
     }
     if exec.is_running() {
         let at = exec.tag.borrow().kill_at.unwrap_or(kill_at);
@@ -163,4 +140,17 @@ pub fn out_of_grace(node: &Rc<Node>, exec_id: &str) {
     if let Err(error) = leaf.kill() {
         tracing::error!(exec_id, "kill: {error}");
     }
+}
+
+/// Signals the process group of the program. One that has ended already is a refusal, and harmless.
+///
+/// # Errors
+/// What the keeper refuses.
+pub async fn signal_group(node: &Node, exec: &Exec, signal: i32) -> Result<(), Refusal> {
+    let call = Call::Signal {
+        object_id: exec_object(&exec.sandbox.id, &exec.id),
+        signal,
+        group: true,
+    };
+    node.keeper.tell(call, &[]).await
 }

@@ -8,7 +8,7 @@ mod stdin;
 mod stream;
 
 pub use finish::{ack, ended, settle};
-pub use kill::{kill, out_of_grace, out_of_time, terminate};
+pub use kill::{kill, out_of_grace, out_of_time, signal_group, terminate};
 pub use pump::follow;
 pub use start::{errors_of, start};
 pub use stdin::Stdin;

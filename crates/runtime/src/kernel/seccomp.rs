@@ -89,20 +89,15 @@ fn refused(argument: u32, mask: u32, value: u32) -> Test {
 
 #[cfg(test)]
 mod tests {
+    use super::program::{ALLOW, ERRNO, OURS};
     use super::*;
 
-    const ALLOW: u32 = 0x7fff_0000;
-    const EPERM: u32 = 0x0005_0000 | libc::EPERM as u32;
-    const ENOSYS: u32 = 0x0005_0000 | libc::ENOSYS as u32;
+    const EPERM: u32 = ERRNO | libc::EPERM as u32;
+    const ENOSYS: u32 = ERRNO | libc::ENOSYS as u32;
 
     fn outcome(number: i64, arguments: [u32; 6]) -> u32 {
         let steps = program::program(&verdicts(), &Verdict::Errno(libc::ENOSYS));
-        let architecture = if cfg!(target_arch = "x86_64") {
-            0xC000_003E
-        } else {
-            0xC000_00B7
-        };
-        program::outcome(&steps, architecture, number as u32, arguments)
+        program::outcome(&steps, OURS, number as u32, arguments)
     }
 
     /// Each call of the lists gets its list's answer, and what stands in neither ENOSYS.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use dsec_proto::error::{WireError, WireResult};
-use dsec_proto::keeper::{Call, Ended};
+use dsec_proto::keeper::Ended;
 use dsec_proto::runtime::{Proof, RuntimeEvent, SandboxEnd, SandboxStop};
 
 use super::create::delete_volume;
@@ -13,7 +13,7 @@ use super::{Phase, Sandbox};
 use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::tag::{cancelled_object, exec_object, sandbox_object};
-use crate::{output, timers::Timer};
+use crate::{exec, output, timers::Timer};
 
 /// How long a caller waits for the death of what was killed. The kernel lets a process in an uninterruptible wait live on;
 /// the end then goes on without the caller.
@@ -119,18 +119,7 @@ async fn ask_main_to_end(node: &Node, sandbox: &Sandbox, grace: Duration) {
     let Some(main) = main.filter(|main| main.is_running()) else {
         return;
     };
-    let object_id = exec_object(&sandbox.id, &main.id);
-    let _ = node
-        .keeper
-        .tell(
-            Call::Signal {
-                object_id,
-                signal: libc::SIGTERM,
-                group: true,
-            },
-            &[],
-        )
-        .await;
+    let _ = exec::signal_group(node, &main, libc::SIGTERM).await;
     let over = main.until(|main| (!main.is_running()).then_some(()));
     let _ = tokio::time::timeout(grace, over).await;
 }

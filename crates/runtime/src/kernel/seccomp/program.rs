@@ -23,14 +23,14 @@ const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const ARGUMENTS: u32 = 16;
 
-const ALLOW: u32 = 0x7fff_0000;
-const ERRNO: u32 = 0x0005_0000;
+pub(super) const ALLOW: u32 = 0x7fff_0000;
+pub(super) const ERRNO: u32 = 0x0005_0000;
 const KILL_PROCESS: u32 = 0x8000_0000;
 
 #[cfg(target_arch = "x86_64")]
-const OURS: u32 = 0xC000_003E;
+pub(super) const OURS: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
-const OURS: u32 = 0xC000_00B7;
+pub(super) const OURS: u32 = 0xC000_00B7;
 
 /// What becomes of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
