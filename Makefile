@@ -57,6 +57,10 @@ wheels: build/venv ## both wheels into dist/
 test-wheels: wheels build/test-store ## from the built wheels in a clean virtual environment: dsec up, an exec, dsec down
 	@DSEC_TEST_STORE=$(CURDIR)/build/test-store scripts/test-wheels.sh
 
+.PHONY: test-compat
+test-compat: setup build/test-store ## other people's suites (Inspect, mini-swe-agent, …), each in its own environment
+	@$(PYTHON) -m tests.compatibility.run $(ARGS)
+
 .PHONY: clean
 clean: ## remove what was built (not the node's data: dsec down, then rm -r /var/lib/dsec)
 	rm -rf build dist target $(VENV)

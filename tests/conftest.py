@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from dsec.client.client import DSecClient
     from dsec.testing.node import RunningNode
 
+collect_ignore = ["compatibility"]
+"""The peers' suites run in environments of their own (``make test-compat``)."""
 CHECKOUT = Path(__file__).parents[1]
 TOOLS = CHECKOUT / "build" / "tools" / "usr" / "bin"
 """Programs that only tests need (``scripts/setup-tests.sh``)."""

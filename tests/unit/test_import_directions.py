@@ -23,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "node": {"iam", "api", "errors"},
     "edge": {"backends", "images", "node", "api", "errors"},
     "apiserver": {"iam", "placement", "watcher", "node", "api", "errors"},
+    "integrations": {"client", "sync", "api", "errors"},
     "demo": {"client", "sync", "api", "errors"},
     "cli": {"client", "demo", "node", "api", "errors"},
     "testing": {"client", "sync", "apiserver", "iam", "node", "edge", "images", "api", "errors"},
