@@ -20,8 +20,10 @@ CHECKOUT = Path(__file__).parents[1]
 TOOLS = CHECKOUT / "build" / "tools" / "usr" / "bin"
 """Programs that only tests need (``scripts/setup-tests.sh``)."""
 os.environ["PATH"] = f"{os.environ['PATH']}:/usr/sbin:/sbin:{TOOLS}"
-signal.signal(signal.SIGTERM, signal.default_int_handler)
-"""A run that is ended from outside takes its nodes down as after Ctrl-C."""
+for _number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(_number, signal.default_int_handler)
+"""A run that is ended from outside takes its nodes down as after Ctrl-C. A shell's background job begins with SIGINT
+ignored, and would pass that on to the commands under test."""
 for _name in [name for name in os.environ if name.startswith("DSEC_")]:
     del os.environ[_name]
 

@@ -47,8 +47,8 @@ def node(store: Path, ports: Ports) -> Iterator[RunningNode]:
 def no_scratch_left(node: RunningNode) -> Iterator[None]:
     """After each test nothing of an import is left but what was imported."""
     yield
-    scratch = node.paths.data / "scratch"
-    wait_until(lambda: not scratch.is_dir() or not list(scratch.iterdir()), f"{scratch} is empty")
+    data = node.paths.data
+    wait_until(lambda: not [*data.glob("scratch/*"), *data.glob("pulls/*"), *data.glob("tools/*")], "nothing is left")
 
 
 async def fails(work: object, error: type[dsec.DSecError]) -> dsec.DSecError:

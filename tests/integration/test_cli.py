@@ -120,6 +120,17 @@ def test_interrupt_stops_what_run_made(node: RunningNode, number: signal.Signals
     assert node.live_sandboxes() == []
 
 
+def test_a_background_job_can_be_ended(node: RunningNode) -> None:
+    """Started with SIGINT ignored, as a shell's ``&`` does, ``run`` still ends with its sandbox on SIGTERM."""
+    words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *argv("run", IMAGE, "sh", "-c", "echo ready; sleep 1000")]
+    with subprocess.Popen(words, env=node.environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 130
+    assert node.live_sandboxes() == []
+
+
 def test_second_interrupt_still_stops(node: RunningNode) -> None:
     """Two interrupts at once leave by the synchronous path, and the sandbox is stopped all the same."""
     words = argv("run", IMAGE, "sh", "-c", "echo ready; sleep 1000")

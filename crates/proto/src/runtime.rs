@@ -529,12 +529,40 @@ pub struct Evicted {
 pub struct ToolRun {
     /// Names the run; a known one is joined.
     pub tool_id: String,
-    /// Program and arguments.
+    /// Program and arguments, by one of the runtime's templates.
     pub argv: Vec<ByteBuf>,
-    /// File below the data directory for its output.
-    pub log: String,
-    /// Must be `nil`.
-    pub stdin: Option<ByteBuf>,
+}
+
+/// Parameters of `tool.kill`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OneTool {
+    /// Which.
+    pub tool_id: String,
+}
+
+/// Parameters of `tool.forget`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ManyTools {
+    /// Which.
+    pub tool_ids: Vec<String>,
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolState {
+    /// Its name.
+    pub tool_id: String,
+    /// Whether it goes on.
+    pub running: bool,
+}
+
+/// Answer to `tool.list`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolList {
+    /// Those that are not forgotten, by name.
+    pub tools: Vec<ToolState>,
 }
 
 /// Answer to `tool.run`.

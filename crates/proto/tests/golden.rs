@@ -223,8 +223,6 @@ fn requests() {
     let tool = ToolRun {
         tool_id: "skopeo-1".into(),
         argv: vec![ByteBuf::from("skopeo")],
-        log: "/var/lib/dsec/local/logs/x".into(),
-        stdin: None,
     };
     compare(
         "runtime_requests.json",
@@ -263,6 +261,18 @@ fn requests() {
                 },
             ),
             vector("tool.run", &tool),
+            vector(
+                "tool.kill",
+                &OneTool {
+                    tool_id: "skopeo-1".into(),
+                },
+            ),
+            vector(
+                "tool.forget",
+                &ManyTools {
+                    tool_ids: vec!["skopeo-1".into()],
+                },
+            ),
         ],
     );
 }
@@ -358,6 +368,15 @@ fn answers() {
                 &ToolEnd {
                     exit_code: Some(0),
                     signal: None,
+                },
+            ),
+            vector(
+                "tool.list",
+                &ToolList {
+                    tools: vec![ToolState {
+                        tool_id: "skopeo-1".into(),
+                        running: true,
+                    }],
                 },
             ),
             vector("stats", &stats),

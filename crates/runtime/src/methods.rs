@@ -44,6 +44,9 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
         "file.write" => files::write(&node, &params, &mut stream).await,
         "layer.evict" => answer!(layer_evict(&node, &params)),
         "tool.run" => tools::run(&node, &params, &stream).await,
+        "tool.kill" => answer!(tools::kill(&node, &params)),
+        "tool.forget" => answer!(tools::forget(&node, &params)),
+        "tool.list" => answer!(tools::list(&node, &params)),
         "events" => events::serve(&node, &params, &mut stream).await,
         "stats" => answer!(async {
             empty(&params)?;

@@ -13,6 +13,7 @@ use crate::sandbox::{self, Phase, Sandbox};
 use crate::serve::sandbox_tag;
 use crate::tag::{stdin_object, ExecTag, Tag};
 use crate::timers::Timer;
+use crate::tools::Tool;
 
 /// Rebuilds the node's state and sweeps what belongs to nobody.
 pub async fn recover(node: &Rc<Node>, objects: &[Object]) {
@@ -129,7 +130,8 @@ async fn take_up(node: &Rc<Node>, object: &Object) -> bool {
         }
         Some(Tag::Tool) => {
             let id = object.object_id.trim_start_matches("tool/").to_owned();
-            node.tools.borrow_mut().insert(id, Rc::default());
+            let tool = Tool::new(node.layout.tool(&id));
+            node.tools.borrow_mut().insert(id, Rc::new(tool));
             true
         }
         None => {
@@ -206,8 +208,15 @@ async fn take_up_stdin(node: &Rc<Node>, exec: &Rc<Exec>) {
     }
 }
 
-/// Subvolumes of no sandbox.
+/// Subvolumes of no sandbox, and tools whose keeper has died.
 async fn sweep(node: &Rc<Node>) {
+    for group in node.layout.tools() {
+        let known = node.tools.borrow().values().any(|tool| tool.is_in(&group));
+        if !known {
+            let _ = group.kill();
+            let _ = group.remove();
+        }
+    }
     let names: HashSet<String> = node.sandboxes.borrow().keys().cloned().collect();
     let pool = node.pool.clone();
     let work = move || {

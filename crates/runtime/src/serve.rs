@@ -262,4 +262,9 @@ fn kill_all(node: &Node) {
             tracing::error!(sandbox_id = sandbox.id, "kill: {error}");
         }
     }
+    for tool in node.layout.tools() {
+        if let Err(error) = tool.kill() {
+            tracing::error!("a tool: {error}");
+        }
+    }
 }

@@ -7,8 +7,8 @@ use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::runtime::Empty;
 
 use crate::node::Node;
-use crate::store;
 use crate::tag::LAYERS_OBJECT;
+use crate::{store, tools};
 
 /// Unmounts layers and pool, lets the loop device and the groups go.
 ///
@@ -26,6 +26,7 @@ pub async fn shutdown(node: &Rc<Node>) -> WireResult<Empty> {
         );
     }
     node.closing.set(true);
+    tools::end_all(node).await?;
     node.slots.close().await;
     let (layers, config, layout) = (
         Arc::clone(&node.layers),

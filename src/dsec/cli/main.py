@@ -28,5 +28,12 @@ command(app, "demo")(demo)
 def main() -> None:
     """The console script's entry. A hang-up or SIGTERM cleans up as Ctrl-C does."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        signal.signal(number, _interrupt)
     app()
+
+
+def _interrupt(*_: object) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell's background job: the event loop, which turns SIGINT into a cancellation, has left it alone.
+        raise KeyboardInterrupt
+    os.kill(os.getpid(), signal.SIGINT)

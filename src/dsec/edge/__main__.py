@@ -14,7 +14,7 @@ import uvloop
 
 from dsec.edge.app import Edge
 from dsec.edge.peers import TrustedPeers
-from dsec.images import Images, ImagesConfig, SubprocessTools
+from dsec.images import Images, ImagesConfig, Tools
 from dsec.node.config import NodeConfig, load_config
 
 __all__ = ["main"]
@@ -36,7 +36,7 @@ def _configure_log() -> None:
     )
 
 
-def images_of(config: NodeConfig, in_use: Callable[[str], bool]) -> Images:
+def images_of(config: NodeConfig, in_use: Callable[[str], bool], tools: Tools) -> Images:
     """The node's images, as its configuration says."""
     paths = config.paths
     images = ImagesConfig(
@@ -47,12 +47,12 @@ def images_of(config: NodeConfig, in_use: Callable[[str], bool]) -> Images:
         mirrors=config.registries.mirrors,
         insecure_registries=config.registries.insecure,
     )
-    return Images(images, SubprocessTools(), in_use=in_use)
+    return Images(images, tools, in_use=in_use)
 
 
 async def serve(config: NodeConfig, listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT."""
-    edge = Edge(config, lambda in_use: images_of(config, in_use))
+    edge = Edge(config, lambda in_use, tools: images_of(config, in_use, tools))
     server = uvicorn.Server(
         uvicorn.Config(
             edge.app,

@@ -22,6 +22,7 @@ from dsec.edge.ends import Ends
 from dsec.edge.execs import Execs
 from dsec.edge.file_routes import file_routes
 from dsec.edge.image_routes import image_routes
+from dsec.edge.keeper_tools import KeeperTools
 from dsec.edge.node_routes import node_routes
 from dsec.edge.recovery import Recovery
 from dsec.edge.relay import Relay
@@ -29,7 +30,7 @@ from dsec.edge.router import application
 from dsec.edge.sandbox_routes import sandbox_routes
 from dsec.edge.web import answered
 from dsec.errors import Conflict, DSecError, NodeError, NotFound
-from dsec.images import Images
+from dsec.images import Images, Tools
 from dsec.node.config import NodeConfig
 
 __all__ = ["Edge"]
@@ -50,13 +51,13 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class Edge:
     """One node's edge. ``running`` is its life; ``app`` serves while it runs.
 
-    ``images`` is made by the caller, with ``uses_layer`` as its ``in_use``.
+    ``images`` is made by the caller, with ``uses_layer`` as its ``in_use`` and the tools of the node's keeper.
     """
 
     def __init__(
         self,
         config: NodeConfig,
-        images: Callable[[Callable[[str], bool]], Images],
+        images: Callable[[Callable[[str], bool], Tools], Images],
         *,
         clock: Callable[[], float] = time.time,
         machine: Machine | None = None,
@@ -64,7 +65,9 @@ class Edge:
         self._link = RuntimeLink(config.paths.runtime_socket, self._on_up)
         backend = ContainerBackend(self._link)
         self._core: Core | None = None
-        made = images(lambda digest: self.core.uses_layer(digest))
+        self._tools = KeeperTools(self._link, config.paths.data / "tools")
+        self._joined: set[str] = set()
+        made = images(lambda digest: self.core.uses_layer(digest), self._tools)
         machine = machine or this_machine(config.paths.data)
         self._core = Core(config, backend, self._link, made, clock, machine)
         self.ends = Ends(self.core)
@@ -93,6 +96,7 @@ class Edge:
     async def running(self) -> AsyncIterator[None]:
         """Adopt what the records say, work in the background; at the end leave everything as it is."""
         self._adopt()
+        self._joined = self.core.images.resume()
         failure: Exception | None = None
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -115,6 +119,9 @@ class Edge:
                     for task in (*background, *self._attempts(), *([self._watch] if self._watch else [])):
                         task.cancel()
         finally:
+            if not self.core.draining:
+                self._tools.leave()
+                self.core.images.leave()
             await self.core.images.aclose()
             self.core.records.close()
         if failure is not None:
@@ -149,6 +156,7 @@ class Edge:
         self._watch = self._tasks.create_task(self._listen())
         await asyncio.sleep(0)  # the subscription is sent before the question
         await self._compare()
+        await self._tools.sweep(self._joined)
         self.recovered = True
         found = await self.core.backend.fingerprint()
         self.core.features, self.core.refusal = found.features, found.refusal

@@ -23,7 +23,15 @@ class FakeTools:
         self._programs = dict(programs)
         self.calls: list[tuple[str, tuple[str, ...]]] = []
 
-    async def run(self, name: str, argv: Sequence[str], *, timeout_s: float, log: Log | None = None) -> ToolResult:
+    async def run(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        log: Log | None = None,
+        tool_id: str | None = None,
+    ) -> ToolResult:
         """See ``Tools.run``."""
         self.calls.append((name, tuple(argv)))
         if name not in self._programs:

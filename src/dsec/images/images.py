@@ -16,10 +16,11 @@ from dsec.images.config import ImagesConfig
 from dsec.images.disk import full_disk_typed
 from dsec.images.holds import Holds
 from dsec.images.importer import Importer
-from dsec.images.jobs import Jobs, reported
+from dsec.images.jobs import Jobs, Work, reported
 from dsec.images.layers import LayerBuilder, spool
 from dsec.images.oci import read_layout
 from dsec.images.progress import OnProgress, Reporter
+from dsec.images.pulls import Pulls
 from dsec.images.references import (
     ImageReference,
     is_layer_reference,
@@ -45,13 +46,15 @@ class Images:
     """Imports, builds, finds and removes images and layers of one node.
 
     Made and used on one event loop. ``in_use(digest)`` says whether a sandbox has the layer; such a layer's files are
-    never deleted. Making the object deletes what a crash left behind; ``aclose`` ends what is in flight.
+    never deleted. Making the object deletes what a crash left behind, but the pulls, which ``resume`` goes on with;
+    ``aclose`` ends what is in flight.
     """
 
     def __init__(self, config: ImagesConfig, tools: Tools, *, in_use: Callable[[str], bool] = _nobody) -> None:
         config.scratch_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         config.scratch_dir.chmod(0o700)
         sweep_stale(config.scratch_dir, "")
+        self._pulls = Pulls(config.scratch_dir.with_name("pulls"))
         shared = config.shared_dir
         self._config = config
         self._in_use = in_use
@@ -61,7 +64,7 @@ class Images:
         if shared is not None:
             self._catalogue.adopt(shared / "catalogue.db")
         parts = (config, tools, self._store, self._catalogue, self._holds)
-        self._importer = Importer(*parts)
+        self._importer = Importer(*parts, self._pulls)
         self._layer_builder = LayerBuilder(*parts)
         self._default = DefaultImage(*parts)
         self._jobs = Jobs()
@@ -72,6 +75,17 @@ class Images:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    def resume(self) -> set[str]:
+        """Go on with the pulls that a process before this one had begun; returns the IDs of their tools' runs."""
+        unfinished = self._pulls.unfinished()
+        for each in unfinished:
+            self._jobs.start(*self._pull_job(parse_image(each.source), each.name))
+        return {each.id for each in unfinished}
+
+    def leave(self) -> None:
+        """This process ends and another goes on: ``aclose`` then keeps what was pulled so far."""
+        self._pulls.leave()
 
     async def aclose(self) -> None:
         """Cancel imports and builds in flight, wait until their traces are gone, close the catalogue."""
@@ -101,9 +115,10 @@ class Images:
         return await self._pull(parsed, name, progress)
 
     async def _pull(self, source: ImageReference, name: str, progress: OnProgress | None) -> Image:
-        return await self._jobs.join(
-            f"{name} from {source}", lambda report: self._importer.pull(source, name, report), progress
-        )
+        return await self._jobs.join(*self._pull_job(source, name), progress)
+
+    def _pull_job(self, source: ImageReference, name: str) -> tuple[str, Work]:
+        return f"{name} from {source}", lambda report: self._importer.pull(source, name, report)
 
     async def import_(
         self, source: str, reference: str | None = None, *, progress: OnProgress | None = None

@@ -26,6 +26,7 @@ from dsec.images.erofs import build_layer
 from dsec.images.holds import Hold, Holds
 from dsec.images.oci import LayoutImage, LayoutLayer, open_blob, read_layout
 from dsec.images.progress import Progress, Reporter
+from dsec.images.pulls import Pull, Pulls
 from dsec.images.references import ImageReference
 from dsec.images.store import LayerStore, private_directory
 from dsec.images.streams import compression_of
@@ -43,9 +44,10 @@ class Importer:
     """Imports images into one node's catalogue and store."""
 
     def __init__(
-        self, config: ImagesConfig, tools: Tools, store: LayerStore, catalogue: Catalogue, holds: Holds
+        self, config: ImagesConfig, tools: Tools, store: LayerStore, catalogue: Catalogue, holds: Holds, pulls: Pulls
     ) -> None:
         self._config = config
+        self._pulls = pulls
         self._tools = tools
         self._store = store
         self._catalogue = catalogue
@@ -56,26 +58,28 @@ class Importer:
     async def pull(self, source: ImageReference, reference: str, report: Reporter) -> Image:
         """Import from a registry under the name ``reference``. Errors: see ``Images.resolve``."""
         name = skopeo.mirrored(source, self._config.mirrors)
-        return await self._by_skopeo(f"docker://{name}", reference, report)
+        pull = Pull(str(source), reference)
+        with self._pulls.directory(pull) as scratch:
+            return await self._by_skopeo(f"docker://{name}", reference, report, scratch, pull.id)
 
     async def archive(self, file: Path, selector: str | None, reference: str, report: Reporter) -> Image:
         """Import what ``docker save`` wrote."""
         source = f"docker-archive:{file}" + (f":{selector}" if selector else "")
-        return await self._by_skopeo(source, reference, report)
+        with private_directory(self._config.scratch_dir, SCRATCH_PREFIX) as scratch:
+            return await self._by_skopeo(source, reference, report, scratch, None)
 
     async def layout(self, directory: Path, selector: str | None, reference: str, report: Reporter) -> Image:
         """Import from an OCI layout, which is read in place and never written."""
         image = await in_thread(lambda _: read_layout(directory, selector))
         return await self._take(directory, image, reference, report)
 
-    async def _by_skopeo(self, source: str, reference: str, report: Reporter) -> Image:
-        with (
-            private_directory(self._config.scratch_dir, SCRATCH_PREFIX) as scratch,
-            self._holds.session() as hold,
-        ):
+    async def _by_skopeo(
+        self, source: str, reference: str, report: Reporter, scratch: Path, tool_id: str | None
+    ) -> Image:
+        with self._holds.session() as hold:
             layout = scratch / "layout"
             self._pretend_known_blobs(layout, hold)
-            await self._copy(source, layout, scratch, reference, report)
+            await self._copy(source, layout, scratch, reference, report, tool_id)
             image = await in_thread(lambda _: read_layout(layout))
             return await self._take(layout, image, reference, report)
 
@@ -83,8 +87,13 @@ class Importer:
         # skopeo does not fetch a blob whose file is there already. Empty files of the right size stand for blobs
         # whose layers are in the catalogue; their content is never read.
         blobs = layout / "blobs" / "sha256"
-        blobs.mkdir(parents=True)
-        for blob, (size, digest) in self._catalogue.blobs().items():
+        blobs.mkdir(parents=True, exist_ok=True)
+        known = self._catalogue.blobs()
+        for file in blobs.iterdir():
+            found = file.stat()
+            if found.st_size and not found.st_blocks and f"sha256:{file.name}" not in known:
+                file.unlink()  # stands for a layer that has been removed since
+        for blob, (size, digest) in known.items():
             hold(digest)
             fd = os.open(blobs / blob.removeprefix("sha256:"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -92,10 +101,13 @@ class Importer:
             finally:
                 os.close(fd)
 
-    async def _copy(self, source: str, layout: Path, scratch: Path, reference: str, report: Reporter) -> None:
+    async def _copy(
+        self, source: str, layout: Path, scratch: Path, reference: str, report: Reporter, tool_id: str | None
+    ) -> None:
         has_policy = await in_thread(lambda _: skopeo.POLICY.exists())
         argv = skopeo.copy_argv(source, layout, scratch, self._config, has_policy=has_policy)
-        run = self._tools.run("pull", argv, timeout_s=self._config.pull_timeout_s, log=_refuse_429)
+        timeout_s = self._config.pull_timeout_s
+        run = self._tools.run("pull", argv, timeout_s=timeout_s, log=_refuse_429, tool_id=tool_id)
         result = await self._unless_stalled(run, scratch, reference, report)
         if result.exit_code:
             raise skopeo.error_from_text(result.stderr, reference)

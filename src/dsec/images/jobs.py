@@ -9,9 +9,10 @@ from dsec.images.catalogue import Image
 from dsec.images.disk import full_disk_typed
 from dsec.images.progress import OnProgress, Progress, Reporter
 
-__all__ = ["Jobs", "reported"]
+__all__ = ["Jobs", "Work", "reported"]
 
-_Work = Callable[[Reporter], Awaitable[Image]]
+Work = Callable[[Reporter], Awaitable[Image]]
+"""What a job does, telling how far it is."""
 
 
 class Jobs:
@@ -23,10 +24,9 @@ class Jobs:
     def __init__(self) -> None:
         self._running: dict[str, tuple[asyncio.Task[Image], Reporter]] = {}
 
-    async def join(self, key: str, work: _Work, progress: OnProgress | None) -> Image:
+    async def join(self, key: str, work: Work, progress: OnProgress | None) -> Image:
         """Wait for the job of that key, starting it if there is none."""
-        if key not in self._running:
-            self._start(key, work)
+        self.start(key, work)
         task, report = self._running[key]
         if progress is not None:
             report.add(progress)
@@ -36,7 +36,10 @@ class Jobs:
             if progress is not None:
                 report.discard(progress)
 
-    def _start(self, key: str, work: _Work) -> None:
+    def start(self, key: str, work: Work) -> None:
+        """Start the job of that key, if there is none."""
+        if key in self._running:
+            return
         report = Reporter()
         task = asyncio.create_task(reported(work, report), name=f"import {key}")
         self._running[key] = task, report
@@ -55,7 +58,7 @@ class Jobs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def reported(work: _Work, report: Reporter) -> Image:
+async def reported(work: Work, report: Reporter) -> Image:
     """Do the work, and report its end too."""
     with full_disk_typed():
         image = await work(report)

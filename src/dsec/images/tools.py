@@ -1,7 +1,7 @@
 """External programs (skopeo, mkfs.erofs, zstd, mmdebstrap) behind one narrow seam.
 
-``Tools`` is the contract. ``SubprocessTools`` runs them as children of this process; a node may put in another that
-has the keeper run them. ``dsec.images.fakes`` has the one for tests.
+``Tools`` is the contract. ``SubprocessTools`` runs them as children of this process; a node has the keeper run them
+(``dsec.edge.keeper_tools``). ``dsec.images.fakes`` has the one for tests.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import msgspec
 
 from dsec.errors import NodeError
 
-__all__ = ["SubprocessTools", "ToolResult", "Tools", "not_installed"]
+__all__ = ["NOT_FOUND", "STDERR_TAIL", "STDOUT_LIMIT", "SubprocessTools", "ToolResult", "Tools", "not_installed"]
 
-_STDOUT_LIMIT = 16 << 20
-_STDERR_TAIL = 64 << 10
+STDOUT_LIMIT = 16 << 20
+STDERR_TAIL = 64 << 10
+NOT_FOUND = 127
+"""Exit code of ``env``, ``prlimit`` and shells when there is no such program."""
 
 
 class ToolResult(msgspec.Struct, frozen=True):
@@ -39,18 +41,26 @@ class Tools(Protocol):
     """Runs one external program to its end."""
 
     async def run(
-        self, name: str, argv: Sequence[str], *, timeout_s: float, log: Callable[[str], None] | None = None
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        log: Callable[[str], None] | None = None,
+        tool_id: str | None = None,
     ) -> ToolResult:
         """Run ``argv`` and wait for it; ``name`` labels the run (``pull``, ``mkfs``, …).
 
         ``log`` gets each line of standard error as it comes; an exception that it raises ends the program and the
         call. Cancellation and ``timeout_s`` (TimeoutError) kill the program with all its descendants in its
         process group. A program that is not installed is a NodeError (see ``not_installed``).
+
+        ``tool_id`` names the run where tools outlive this process: a run of that ID which goes on, or has ended
+        meanwhile, is joined.
         """
         ...
 
 
-_NOT_FOUND = 127
 _PACKAGES = {"mkfs.erofs": "erofs-utils", "prlimit": "util-linux", "apt-config": "apt"}
 
 
@@ -65,9 +75,15 @@ class SubprocessTools:
         self._cgroups = tuple(cgroup_procs_files)
 
     async def run(
-        self, name: str, argv: Sequence[str], *, timeout_s: float, log: Callable[[str], None] | None = None
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        log: Callable[[str], None] | None = None,
+        tool_id: str | None = None,
     ) -> ToolResult:
-        """See ``Tools.run``."""
+        """See ``Tools.run``; a child does not outlive its parent here, so there is nothing to join."""
         process = await self._start(name, argv)
         try:
             async with asyncio.timeout(timeout_s):
@@ -80,7 +96,7 @@ class SubprocessTools:
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
             _close(process)
-        if result.exit_code == _NOT_FOUND:
+        if result.exit_code == NOT_FOUND:
             raise not_installed(name, argv)
         return result
 
@@ -132,7 +148,7 @@ async def _read_bounded(stream: asyncio.StreamReader) -> bytes:
     parts, total = [], 0
     while chunk := await stream.read(1 << 16):
         total += len(chunk)
-        if total > _STDOUT_LIMIT:
+        if total > STDOUT_LIMIT:
             raise NodeError("a program printed more than 16 MiB")
         parts.append(chunk)
     return b"".join(parts)
@@ -141,9 +157,9 @@ async def _read_bounded(stream: asyncio.StreamReader) -> bytes:
 async def _read_lines(stream: asyncio.StreamReader, log: Callable[[str], None] | None) -> str:
     tail, line = b"", b""
     while chunk := await stream.read(1 << 14):
-        tail = (tail + chunk)[-_STDERR_TAIL:]
+        tail = (tail + chunk)[-STDERR_TAIL:]
         *whole, line = (line + chunk).split(b"\n")
-        line = line[-_STDERR_TAIL:]
+        line = line[-STDERR_TAIL:]
         if log is not None:
             for each in whole:
                 log(each.decode(errors="replace"))

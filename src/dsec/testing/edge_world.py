@@ -17,7 +17,7 @@ from dsec.api.frames import Kind
 from dsec.edge.app import Edge
 from dsec.edge.capacity import Machine
 from dsec.errors import DSecError, error_from_wire
-from dsec.images import ImageConfig, Images, ImagesConfig
+from dsec.images import ImageConfig, Images, ImagesConfig, Tools
 from dsec.images.catalogue import Catalogue
 from dsec.images.fakes import FakeTools
 from dsec.node.config import NodeConfig
@@ -144,7 +144,7 @@ class World:
         (self.config.paths.layers / LAYER).mkdir(parents=True)
         (self.config.paths.layers / LAYER / "layer.json").write_bytes(b"{}")
 
-    def images(self, in_use: Callable[[str], bool]) -> Images:
+    def images(self, in_use: Callable[[str], bool], _: Tools) -> Images:
         """The node's images."""
         return Images(self.images_config, FakeTools(self.programs), in_use=in_use)
 

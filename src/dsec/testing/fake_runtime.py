@@ -300,6 +300,10 @@ class FakeRuntime:
 
     # Execs
 
+    @staticmethod
+    def _tool_list(_: dict[str, Any]) -> dict[str, Any]:
+        return {"tools": []}
+
     def begin(self, params: dict[str, Any]) -> FakeExec:
         """Start an exec; one that is known is returned. Raises SandboxGone, ExecutableNotFound."""
         sandbox = self.live(params["sandbox_id"])

@@ -118,3 +118,62 @@ def push(layout: Path, registry: str, name: str, creds: str | None = None) -> No
     argv = ["skopeo", "--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"]
     argv += ["--dest-creds", creds] if creds else []
     subprocess.run([*argv, f"oci:{layout}", f"docker://{registry}/{name}"], check=True, env=os.environ, timeout=30)
+
+
+class Gated:
+    """A registry behind a gate that holds every fetch of a blob until it is opened."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self.address = ""
+        self.fetched: list[bytes] = []
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        host, port = self._backend.split(":")
+        back_reader, back_writer = await asyncio.open_connection(host, int(port))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._copy(back_reader, writer))
+                await self._copy(reader, back_writer, gated=True)
+        except* ConnectionError:
+            pass
+        finally:
+            back_writer.close()
+            writer.close()
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, gated: bool = False) -> None:
+        while data := await reader.read(1 << 16):
+            if gated and data.startswith(b"GET") and b"/blobs/" in data.partition(b"\r\n")[0]:
+                self.fetched.append(data.split()[1])
+                self.reached.set()
+                await self.open.wait()
+            writer.write(data)
+            await writer.drain()
+        with contextlib.suppress(OSError):
+            writer.write_eof()
+
+
+@contextlib.asynccontextmanager
+async def gated(backend: str, port: int) -> AsyncIterator[Gated]:
+    """A gate before the registry at ``backend``, listening on ``port``."""
+    gate = Gated(backend)
+    tasks: set[asyncio.Task[None]] = set()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(gate.forward(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(connected, "127.0.0.1", port)
+    gate.address = f"127.0.0.1:{port}"
+    try:
+        yield gate
+    finally:
+        server.close()
+        for task in tuple(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()

@@ -43,11 +43,17 @@ class CountingTools(SubprocessTools):
         self.ran: list[str] = []
 
     async def run(
-        self, name: str, argv: Sequence[str], *, timeout_s: float, log: Callable[[str], None] | None = None
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        log: Callable[[str], None] | None = None,
+        tool_id: str | None = None,
     ) -> ToolResult:
         """See ``Tools.run``."""
         self.ran.append(name)
-        return await super().run(name, argv, timeout_s=timeout_s, log=log)
+        return await super().run(name, argv, timeout_s=timeout_s, log=log, tool_id=tool_id)
 
 
 async def test_pulled_on_first_use(configure: Configure, registry: str) -> None:

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::tool::{ToolGroup, TOOLS};
 use super::{directory, put, SlotGroups};
 use crate::kernel::mounts::{self, attr};
 
@@ -178,17 +179,21 @@ impl Layout {
             .collect())
     }
 
-    /// Files to join for a process that belongs to no sandbox, in a group of this name.
-    ///
-    /// # Errors
-    /// The errno.
-    pub fn plain(&self, name: &str) -> io::Result<Vec<PathBuf>> {
-        let mut files = Vec::new();
-        for base in self.bases() {
-            directory(&base.join(name))?;
-            files.push(base.join(name).join("cgroup.procs"));
-        }
-        Ok(files)
+    /// The group of one tool, which belongs to no sandbox.
+    #[must_use]
+    pub fn tool(&self, id: &str) -> ToolGroup {
+        ToolGroup::new(self, id)
+    }
+
+    /// The groups of all tools that have one.
+    #[must_use]
+    pub fn tools(&self) -> Vec<ToolGroup> {
+        let names = std::fs::read_dir(self.v2.join(TOOLS)).into_iter().flatten();
+        names
+            .flatten()
+            .filter(|entry| entry.path().is_dir())
+            .filter_map(|entry| Some(self.tool(entry.file_name().to_str()?)))
+            .collect()
     }
 
     /// Removes the groups of all slots and the node's own directories, which must be empty of processes.
@@ -196,8 +201,11 @@ impl Layout {
         for index in self.slots().unwrap_or_default() {
             self.slot(index).remove();
         }
+        for tool in self.tools() {
+            let _ = tool.remove();
+        }
         for base in self.bases() {
-            let _ = std::fs::remove_dir(base.join("tools"));
+            let _ = std::fs::remove_dir(base.join(TOOLS));
             // Stays while services of the node are in it.
             let _ = std::fs::remove_dir(base);
         }

@@ -7,10 +7,12 @@
 mod layout;
 mod leaf;
 mod slot;
+mod tool;
 
 pub use layout::{Layout, Mode};
 pub use leaf::{Baseline, Leaf};
 pub use slot::{Limits, SlotGroups};
+pub use tool::ToolGroup;
 
 use std::io;
 use std::path::Path;

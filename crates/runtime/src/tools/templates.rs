@@ -1,0 +1,251 @@
+//! The image tools that may be run, each as the one form of its command line. Pure.
+//!
+//! The edge builds the words; nothing but what a template allows is ever executed with the runtime's rights.
+
+use std::path::{Component, Path};
+
+/// What one or more words of a command line may be.
+enum Word {
+    /// This word.
+    Is(&'static str),
+    /// This word, or nothing.
+    May(&'static str),
+    /// These words in this order, or nothing; the last is any absolute path.
+    MayFile(&'static str),
+    /// Any number of words of this form.
+    Any(&'static str, Value),
+    /// A word that begins so and goes on as the value says.
+    Has(&'static str, Value),
+    /// The rest of the words.
+    Rest(Value),
+}
+
+/// What stands after a word's beginning.
+#[derive(Clone, Copy)]
+enum Value {
+    /// Digits.
+    Number,
+    /// Letters, digits and `_.,/:@*+-`, never `..`.
+    Plain,
+    /// A path below the data directory.
+    Own,
+    /// Such a path and `:image`.
+    Layout,
+    /// Where an image comes from.
+    Source,
+    /// An apt option: `NAME "VALUE"` without anything that could end it early.
+    AptOption,
+    /// One of the changes that are made to the default image.
+    Hook,
+}
+
+use Value::{AptOption, Hook, Layout, Number, Own, Plain, Source};
+use Word::{Any, Has, Is, May, MayFile, Rest};
+
+const HOOKS: [&str; 3] = [
+    r#"rm -f "$1/etc/apt/apt.conf.d/99mmdebstrap""#,
+    r#"sed -i -E 's/^([^:]*:[^:]*:)[0-9]+:/\1DAY:/' "$1/etc/shadow""#,
+    r#"rm -f "$1"/etc/*- "$1"/var/log/*.log "$1/var/log/apt/"*"#,
+];
+
+const TEMPLATES: [&[Word]; 5] = [
+    &[
+        Is("skopeo"),
+        Is("--debug"),
+        Is("--tmpdir"),
+        Has("", Own),
+        May("--insecure-policy"),
+        Is("copy"),
+        Is("--quiet"),
+        Is("--remove-signatures"),
+        Is("--dest-oci-accept-uncompressed-layers"),
+        MayFile("--src-authfile"),
+        May("--src-tls-verify=false"),
+        Has("", Source),
+        Has("oci:", Layout),
+    ],
+    &[
+        Is("env"),
+        Has("SOURCE_DATE_EPOCH=", Number),
+        Is("mkfs.erofs"),
+        Is("--quiet"),
+        Has("-U", Plain),
+        Is("--chunksize=4096"),
+        Has("--blobdev=", Own),
+        Has("", Own),
+        Has("", Own),
+    ],
+    &[
+        Is("prlimit"),
+        Has("--fsize=", Number),
+        Is("zstd"),
+        Is("-d"),
+        Is("-q"),
+        Is("--memory=256MB"),
+        Is("-o"),
+        Has("", Own),
+        Has("", Own),
+    ],
+    &[Is("apt-config"), Is("dump")],
+    &[
+        Is("env"),
+        Is("LC_ALL=C.UTF-8"),
+        Is("mmdebstrap"),
+        Is("--variant=minbase"),
+        Is("--format=tar"),
+        Has("--include=", Plain),
+        Any("--dpkgopt=path-exclude=/usr/share/", Plain),
+        Any("--dpkgopt=path-include=/usr/share/", Plain),
+        Any("--aptopt=", AptOption),
+        Any("--customize-hook=", Hook),
+        Has("", Plain),
+        Has("", Own),
+        Rest(Own),
+    ],
+];
+
+/// Whether a command line is one of the tools', with paths below `data` only.
+#[must_use]
+pub fn allows(argv: &[&str], data: &Path) -> bool {
+    TEMPLATES
+        .iter()
+        .any(|template| fits(template, argv, data).is_some())
+}
+
+fn fits(template: &[Word], argv: &[&str], data: &Path) -> Option<()> {
+    let mut left = argv;
+    for word in template {
+        left = take(word, left, data)?;
+    }
+    left.is_empty().then_some(())
+}
+
+/// What is left of the words after those that this one stands for.
+fn take<'a, 'b>(word: &Word, argv: &'a [&'b str], data: &Path) -> Option<&'a [&'b str]> {
+    let first = argv.first().copied();
+    match word {
+        Is(text) => (first? == *text).then(|| &argv[1..]),
+        May(text) => Some(if first? == *text { &argv[1..] } else { argv }),
+        MayFile(text) => {
+            if first? != *text {
+                return Some(argv);
+            }
+            plain_path(argv.get(1)?).then(|| &argv[2..])
+        }
+        Has(start, value) => good(first?.strip_prefix(start)?, *value, data).then(|| &argv[1..]),
+        Any(start, value) => {
+            let fitting = |text: &&&str| {
+                text.strip_prefix(start)
+                    .is_some_and(|rest| good(rest, *value, data))
+            };
+            Some(&argv[argv.iter().take_while(fitting).count()..])
+        }
+        Rest(value) => argv
+            .iter()
+            .all(|text| good(text, *value, data))
+            .then_some(&[]),
+    }
+}
+
+fn good(text: &str, value: Value, data: &Path) -> bool {
+    match value {
+        Number => !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()),
+        Plain => plain(text),
+        Own => own(text, data),
+        Layout => text
+            .strip_suffix(":image")
+            .is_some_and(|path| own(path, data)),
+        Source => source(text, data),
+        AptOption => !text.contains(['\n', ';', '{', '}', '\\']) && text.matches('"').count() == 2,
+        Hook => HOOKS.iter().any(|hook| hook_is(hook, text)),
+    }
+}
+
+fn plain(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.,/:@*+-".contains(&byte);
+    !text.is_empty() && !text.starts_with('-') && !text.contains("..") && text.bytes().all(allowed)
+}
+
+fn plain_path(text: &str) -> bool {
+    let parts = |part| matches!(part, Component::RootDir | Component::Normal(_));
+    text.starts_with('/') && Path::new(text).components().all(parts)
+}
+
+fn own(text: &str, data: &Path) -> bool {
+    plain_path(text) && Path::new(text).starts_with(data) && !text.contains(':')
+}
+
+fn source(text: &str, data: &Path) -> bool {
+    if let Some(name) = text.strip_prefix("docker://") {
+        return plain(name);
+    }
+    let Some(archive) = text.strip_prefix("docker-archive:") else {
+        return false;
+    };
+    let (path, selector) = archive.split_once(':').unwrap_or((archive, ""));
+    own(path, data) && (selector.is_empty() || plain(selector))
+}
+
+/// Whether the text is this hook, `DAY` standing for a number.
+fn hook_is(hook: &str, text: &str) -> bool {
+    let Some((before, after)) = hook.split_once("DAY") else {
+        return hook == text;
+    };
+    text.strip_prefix(before)
+        .and_then(|rest| rest.strip_suffix(after))
+        .is_some_and(|day| good(day, Number, Path::new("/")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed(line: &str) -> bool {
+        let argv: Vec<&str> = line.split(' ').collect();
+        allows(&argv, Path::new("/data"))
+    }
+
+    /// Each tool's own form passes, with and without its optional words.
+    #[test]
+    fn the_tools_are_allowed() {
+        let copy = "--quiet --remove-signatures --dest-oci-accept-uncompressed-layers";
+        for line in [
+            &format!("skopeo --debug --tmpdir /data/s copy {copy} docker://r.io/a/b:1 oci:/data/s/l:image"),
+            &format!("skopeo --debug --tmpdir /data/s --insecure-policy copy {copy} --src-authfile /etc/auth --src-tls-verify=false docker-archive:/data/x.tar:a/b:1 oci:/data/s/l:image"),
+            "env SOURCE_DATE_EPOCH=12 mkfs.erofs --quiet -Uabc --chunksize=4096 --blobdev=/data/d /data/m /data/t",
+            "prlimit --fsize=9 zstd -d -q --memory=256MB -o /data/a /data/b",
+            "apt-config dump",
+            "env LC_ALL=C.UTF-8 mmdebstrap --variant=minbase --format=tar --include=git,gcc bookworm /data/root.tar",
+        ] {
+            assert!(allowed(line), "{line}");
+        }
+    }
+
+    /// Other programs, other options, paths elsewhere and sources of other kinds are not.
+    #[test]
+    fn nothing_else_is() {
+        for line in [
+            "sh -c id",
+            "apt-config",
+            "apt-config dump more",
+            "env SOURCE_DATE_EPOCH=1 mkfs.erofs --quiet -Ua --chunksize=4096 --blobdev=/data/d /etc/m /data/t",
+            "env SOURCE_DATE_EPOCH=1 mkfs.erofs --quiet -Ua --chunksize=4096 --blobdev=/data/../etc/d /data/m /data/t",
+            "env LD_PRELOAD=1 mkfs.erofs --quiet -Ua --chunksize=4096 --blobdev=/data/d /data/m /data/t",
+            "prlimit --fsize=9 zstd -d -q --memory=256MB -o /data/a --rm",
+            "skopeo --debug --tmpdir /data/s copy --quiet --remove-signatures --dest-oci-accept-uncompressed-layers dir:/etc oci:/data/l:image",
+            "env LC_ALL=C.UTF-8 mmdebstrap --variant=minbase --format=tar --include=a --customize-hook=id bookworm /data/r",
+        ] {
+            assert!(!allowed(line), "{line}");
+        }
+    }
+
+    /// Hooks are known word for word; an apt option cannot begin another.
+    #[test]
+    fn hooks_and_options_are_whole_words() {
+        let data = Path::new("/data");
+        assert!(good(&HOOKS[1].replace("DAY", "19723"), Hook, data));
+        assert!(!good(&HOOKS[1].replace("DAY", "1; id"), Hook, data));
+        assert!(good("Acquire::Retries \"3\"", AptOption, data));
+        assert!(!good("Acquire::Retries \"3\"; X \"y", AptOption, data));
+    }
+}
