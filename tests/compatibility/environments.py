@@ -18,6 +18,7 @@ UV = "uv==0.13.9"
 OLDEST_PYTHON: dict[str, tuple[int, int]] = {
     "inspect_ai": (3, 11),
     "mini_swe_agent": (3, 11),
+    "harbor": (3, 12),
 }
 """The peers, each a folder here, and the oldest Python that it (and dsec) runs on."""
 
