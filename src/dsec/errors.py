@@ -5,6 +5,7 @@
     │   ├── InvalidArgument (ValueError)
     │   ├── NotFound (LookupError)
     │   ├── Conflict
+    │   │   └── Fenced                  a newer holder has the job
     │   ├── Denied (PermissionError)
     │   └── Unsupported
     ├── CommandError                    fault: command
@@ -56,6 +57,7 @@ __all__ = [
     "ExecTimeout",
     "ExecutableNotFound",
     "Fault",
+    "Fenced",
     "FileDenied",
     "FileError",
     "FileIsDirectory",
@@ -174,6 +176,12 @@ class Conflict(CallerError):
     """The name is taken, or the key was used with another body."""
 
     code = "conflict"
+
+
+class Fenced(Conflict):
+    """The job has a newer holder, or has ended: whatever an older one still asks is refused."""
+
+    code = "fenced"
 
 
 class Denied(CallerError, PermissionError):

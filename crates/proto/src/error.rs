@@ -115,7 +115,7 @@ impl WireError {
 
 fn fault_of(code: &str) -> &'static str {
     match code {
-        "invalid_argument" | "not_found" | "conflict" | "denied" | "unsupported"
+        "invalid_argument" | "not_found" | "conflict" | "fenced" | "denied" | "unsupported"
         | "quota_exceeded" | "image_error" => "caller",
         "executable_not_found"
         | "not_executable"

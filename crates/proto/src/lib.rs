@@ -5,5 +5,6 @@
 
 pub mod error;
 pub mod frame;
+pub mod holding;
 pub mod keeper;
 pub mod runtime;

@@ -90,6 +90,12 @@ pub struct SandboxSpec {
     pub lifetime_ms: u64,
     /// A process whose end is the sandbox's end.
     pub main: Option<ExecSpec>,
+    /// The job that it belongs to, which has a lease.
+    #[serde(default)]
+    pub job: Option<String>,
+    /// It begins with a copy of what the sandbox of this ID had written, whose disk is kept.
+    #[serde(default)]
+    pub from_disk: Option<String>,
 }
 
 /// Answer to `sandbox.create`.
@@ -119,6 +125,9 @@ pub struct SandboxStop {
     pub actor: String,
     /// Time between SIGTERM to the main process and the kill.
     pub grace_ms: u64,
+    /// Keep its disk for so long.
+    #[serde(default)]
+    pub keep_ms: Option<u64>,
 }
 
 /// Parameters that name one sandbox.
@@ -158,6 +167,8 @@ pub struct Usage {
     pub read_bytes: Option<u64>,
     /// Written to block devices.
     pub written_bytes: Option<u64>,
+    /// Memory times time, by samples.
+    pub memory_byte_s: u64,
 }
 
 /// That nothing of a sandbox runs any more.
@@ -184,6 +195,8 @@ pub struct SandboxEnd {
     pub usage: Usage,
     /// That it is empty.
     pub proof: Proof,
+    /// Unix time, seconds, when its disk is kept.
+    pub kept_until: Option<f64>,
 }
 
 /// A sandbox as the runtime sees it.
@@ -199,6 +212,8 @@ pub struct SandboxState {
     pub last_activity_at: f64,
     /// Execs that have not ended.
     pub execs_running: u64,
+    /// Whether it stands still.
+    pub paused: bool,
     /// Once it has ended.
     pub end: Option<SandboxEnd>,
 }
@@ -591,6 +606,44 @@ pub enum RuntimeEvent {
         sandbox_id: String,
         /// How.
         end: ExecEnd,
+    },
+    /// A sandbox was paused.
+    #[serde(rename = "sandbox.paused")]
+    SandboxPaused {
+        /// Which.
+        sandbox_id: String,
+        /// Unix time, seconds.
+        at: f64,
+        /// `paused` or `lease`.
+        cause: String,
+        /// Whether every process stood still within the bound.
+        whole: bool,
+    },
+    /// A paused sandbox runs again.
+    #[serde(rename = "sandbox.resumed")]
+    SandboxResumed {
+        /// Which.
+        sandbox_id: String,
+        /// Unix time, seconds.
+        at: f64,
+        /// `resumed`, or what entered it: `exec`, `file`, `stopped`.
+        cause: String,
+    },
+    /// The lease of a job is over.
+    #[serde(rename = "job.lost")]
+    JobLost {
+        /// Its name.
+        job: String,
+        /// Of the holder that did not renew it.
+        fence: u64,
+        /// Unix time, seconds.
+        at: f64,
+    },
+    /// A disk is kept no more.
+    #[serde(rename = "disk.removed")]
+    DiskRemoved {
+        /// Whose it was.
+        sandbox_id: String,
     },
 }
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use dsec_proto::error::WireError;
 use dsec_proto::frame::{self, Incoming};
+use dsec_proto::holding::*;
 use dsec_proto::runtime::*;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -123,6 +124,7 @@ fn usage() -> Usage {
         oom_kills: 1,
         read_bytes: None,
         written_bytes: None,
+        memory_byte_s: 1 << 34,
     }
 }
 
@@ -137,6 +139,7 @@ fn sandbox_end() -> SandboxEnd {
             processes: 0,
             waited_ns: 250_000,
         },
+        kept_until: None,
     }
 }
 
@@ -175,6 +178,8 @@ fn requests() {
         idle_timeout_ms: 900_000,
         lifetime_ms: 14_400_000,
         main: Some(exec_spec()),
+        job: Some("train-7".into()),
+        from_disk: None,
     };
     let attach = ExecAttach {
         sandbox_id: SANDBOX.into(),
@@ -214,6 +219,7 @@ fn requests() {
         cause: "stopped".into(),
         actor: "token:1".into(),
         grace_ms: 0,
+        keep_ms: Some(3_600_000),
     };
     let tail = OutputTail {
         sandbox_id: SANDBOX.into(),
@@ -273,6 +279,28 @@ fn requests() {
                     tool_ids: vec!["skopeo-1".into()],
                 },
             ),
+            vector(
+                "sandbox.freeze",
+                &SandboxFreeze {
+                    sandbox_id: SANDBOX.into(),
+                    cause: "paused".into(),
+                },
+            ),
+            vector(
+                "job.lease",
+                &JobLease {
+                    job: "train-7".into(),
+                    fence: 1 << 41,
+                    lease_ms: 60_000,
+                    on_lost: OnLost::Pause,
+                },
+            ),
+            vector(
+                "job.end",
+                &OneJob {
+                    job: "train-7".into(),
+                },
+            ),
         ],
     );
 }
@@ -299,6 +327,7 @@ fn answers() {
         started_at: 1.5,
         last_activity_at: 2.5,
         execs_running: 0,
+        paused: false,
         end: Some(sandbox_end()),
     };
     let exec = ExecState {
@@ -380,6 +409,56 @@ fn answers() {
                 },
             ),
             vector("stats", &stats),
+            vector(
+                "sandbox.freeze",
+                &Frozen {
+                    paused: true,
+                    whole: false,
+                    waited_ns: 2_000_000_000,
+                },
+            ),
+            vector("sandbox.thaw", &Thawed { resumed: true }),
+            vector(
+                "disk.list",
+                &DiskList {
+                    disks: vec![KeptDisk {
+                        sandbox_id: SANDBOX.into(),
+                        kept_until: 1_700_003_600.5,
+                        bytes: 16_384,
+                    }],
+                },
+            ),
+            vector(
+                "events item sandbox.paused",
+                &RuntimeEvent::SandboxPaused {
+                    sandbox_id: SANDBOX.into(),
+                    at: 1.5,
+                    cause: "lease".into(),
+                    whole: true,
+                },
+            ),
+            vector(
+                "events item sandbox.resumed",
+                &RuntimeEvent::SandboxResumed {
+                    sandbox_id: SANDBOX.into(),
+                    at: 1.5,
+                    cause: "exec".into(),
+                },
+            ),
+            vector(
+                "events item job.lost",
+                &RuntimeEvent::JobLost {
+                    job: "train-7".into(),
+                    fence: 7,
+                    at: 1.5,
+                },
+            ),
+            vector(
+                "events item disk.removed",
+                &RuntimeEvent::DiskRemoved {
+                    sandbox_id: SANDBOX.into(),
+                },
+            ),
             vector("events item exec.ended", &ended),
             vector(
                 "events item sandbox.ended",

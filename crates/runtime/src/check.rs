@@ -1,6 +1,7 @@
 //! Requests are hostile until they have passed here. Pure.
 
 use dsec_proto::error::{WireError, WireResult};
+use dsec_proto::holding::JobLease;
 use dsec_proto::runtime::{ExecSpec, SandboxSpec};
 
 const MIB: u64 = 1 << 20;
@@ -49,6 +50,36 @@ pub fn sandbox_id(text: &str) -> WireResult<()> {
             shown(text)
         ))),
     }
+}
+
+/// A job's name: letters, digits, `_.-`, at most 64, not beginning with a dot or dash.
+///
+/// # Errors
+/// `invalid_argument`.
+pub fn job(text: &str) -> WireResult<()> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    if (1..=64).contains(&text.len()) && all(text, plain) && !text.starts_with(['.', '-']) {
+        Ok(())
+    } else {
+        Err(WireError::invalid(format!("not a job's name: {}", shown(text))).with("field", "job"))
+    }
+}
+
+/// A lease.
+///
+/// # Errors
+/// `invalid_argument`.
+pub fn lease(asked: &JobLease) -> WireResult<()> {
+    job(&asked.job)?;
+    within("lease_ms", asked.lease_ms, 1, MAX_MS)
+}
+
+/// How long a disk is kept.
+///
+/// # Errors
+/// `invalid_argument`.
+pub fn keep(keep_ms: u64) -> WireResult<()> {
+    within("keep_ms", keep_ms, 1, MAX_MS)
 }
 
 /// 26 base32 characters.
@@ -162,6 +193,8 @@ pub fn sandbox(spec: &SandboxSpec, node: &str) -> WireResult<()> {
     within("lifetime_ms", spec.lifetime_ms, 1, MAX_MS)?;
     host_name(&spec.hostname)?;
     profile(&spec.profile)?;
+    spec.job.as_deref().map_or(Ok(()), job)?;
+    spec.from_disk.as_deref().map_or(Ok(()), sandbox_id)?;
     let Some(main) = &spec.main else {
         return Ok(());
     };

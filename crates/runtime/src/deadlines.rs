@@ -10,7 +10,7 @@ use crate::kernel::poll;
 use crate::kernel::sys::{self, check, owned};
 use crate::node::Node;
 use crate::timers::Timer;
-use crate::{exec, sandbox};
+use crate::{disks, exec, jobs, sandbox};
 
 /// Runs for as long as the node does.
 pub async fn run(node: Rc<Node>) {
@@ -90,5 +90,7 @@ fn fire(node: &Rc<Node>, timer: Timer, now: u64) {
                 None => {}
             }
         }
+        Timer::Lease(job) => jobs::over(node, &job, now),
+        Timer::Disk(id) => disks::over(node, id),
     }
 }

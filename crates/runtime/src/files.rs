@@ -21,6 +21,7 @@ use crate::groups::Leaf;
 use crate::keeper::Parcel;
 use crate::kernel::{poll, sys};
 use crate::node::Node;
+use crate::pause;
 use crate::plans::{self, Entrant};
 use crate::sandbox::{create::entry, Sandbox};
 use crate::tag::{sandbox_object, Tag};
@@ -155,6 +156,7 @@ impl Running {
             .map_or(Ok(()), |path| check::path("cwd", path, true))?;
         let sandbox = node.live(who.sandbox_id)?;
         node.has_descriptors(4)?;
+        pause::go_on(node, &sandbox, "file")?;
         let broken = |error: std::io::Error| WireError::node("file", error.to_string());
         let (reader, writer) = sys::pipe(0).map_err(broken)?;
         let (ours, theirs, interest) = match side {

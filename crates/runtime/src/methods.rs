@@ -14,7 +14,7 @@ use dsec_proto::runtime::{
 use crate::connection::{unknown, Stream};
 use crate::exec::{self, Wanted};
 use crate::node::Node;
-use crate::{check, events, files, output, probe, sandbox, shutdown, tools};
+use crate::{check, disks, events, files, jobs, output, pause, probe, sandbox, shutdown, tools};
 
 /// Carries one method out on its stream.
 pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: Stream) {
@@ -33,6 +33,30 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
         "sandbox.list" => answer!(list(&node, &params)),
         "sandbox.usage" => answer!(usage(&node, &params)),
         "sandbox.touch" => answer!(touch(&node, &params)),
+        "sandbox.freeze" => answer!(async { pause::freeze(&node, frame::params(&params)?).await }),
+        "sandbox.thaw" => {
+            answer!(async { pause::thaw(&node, &frame::params::<OneSandbox>(&params)?.sandbox_id) })
+        }
+        "job.lease" => answer!(async {
+            jobs::lease(&node, frame::params(&params)?)
+                .await
+                .map(|()| Empty {})
+        }),
+        "job.end" => answer!(async {
+            jobs::end(&node, frame::params(&params)?)
+                .await
+                .map(|()| Empty {})
+        }),
+        "disk.list" => answer!(async {
+            empty(&params)?;
+            Ok(disks::list(&node))
+        }),
+        "disk.remove" => answer!(async {
+            let asked: ManySandboxes = frame::params(&params)?;
+            disks::remove_all(&node, &asked.sandbox_ids)
+                .await
+                .map(|()| Empty {})
+        }),
         "exec.start" => exec_start(&node, &params, &mut stream).await,
         "exec.attach" => exec_attach(&node, &params, &mut stream).await,
         "exec.kill" => answer!(exec_kill(&node, &params)),

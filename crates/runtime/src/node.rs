@@ -74,6 +74,10 @@ pub struct Node {
     pub files: RefCell<HashMap<String, tokio::sync::oneshot::Sender<dsec_proto::keeper::Ended>>>,
     /// Numbers file operations.
     pub next_file: Cell<u64>,
+    /// Leases by job.
+    pub jobs: RefCell<HashMap<String, crate::tag::JobTag>>,
+    /// Disks of ended sandboxes that are kept.
+    pub disks: RefCell<HashMap<String, crate::tag::DiskTag>>,
     /// Set once a shutdown has begun.
     pub closing: Cell<bool>,
 }

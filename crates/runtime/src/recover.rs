@@ -14,6 +14,7 @@ use crate::serve::sandbox_tag;
 use crate::tag::{stdin_object, ExecTag, Tag};
 use crate::timers::Timer;
 use crate::tools::Tool;
+use crate::{disks, jobs};
 
 /// Rebuilds the node's state and sweeps what belongs to nobody.
 pub async fn recover(node: &Rc<Node>, objects: &[Object]) {
@@ -94,7 +95,8 @@ fn take_up_sandbox(
         .iter()
         .filter(|index| !used.contains(index))
         .for_each(|index| sandbox.give_leaf(*index));
-    sandbox.started_ns.set(object.started_ns);
+    sandbox.began(object.started_ns);
+    sandbox.paused.set(sandbox.groups.is_frozen());
     sandbox.arm(node);
     node.sandboxes
         .borrow_mut()
@@ -106,6 +108,14 @@ async fn take_up(node: &Rc<Node>, object: &Object) -> bool {
     match Tag::decode(&object.tag) {
         Some(Tag::Sandbox(_) | Tag::Layers) => true,
         Some(Tag::Exec(tag)) => take_up_exec(node, object, tag).await,
+        Some(Tag::Job(tag)) => {
+            jobs::take_up(node, tag);
+            true
+        }
+        Some(Tag::Disk(tag)) => {
+            disks::take_up(node, tag);
+            true
+        }
         Some(Tag::Stdin | Tag::Cancelled) => {
             let mut parts = object.object_id.splitn(3, '/');
             let (Some(kind), Some(sandbox), Some(exec)) =
@@ -208,7 +218,7 @@ async fn take_up_stdin(node: &Rc<Node>, exec: &Rc<Exec>) {
     }
 }
 
-/// Subvolumes of no sandbox, and tools whose keeper has died.
+/// Subvolumes of no sandbox that are not kept either, and tools whose keeper has died.
 async fn sweep(node: &Rc<Node>) {
     for group in node.layout.tools() {
         let known = node.tools.borrow().values().any(|tool| tool.is_in(&group));
@@ -217,7 +227,9 @@ async fn sweep(node: &Rc<Node>) {
             let _ = group.remove();
         }
     }
-    let names: HashSet<String> = node.sandboxes.borrow().keys().cloned().collect();
+    let kept = node.disks.borrow().keys().cloned().collect::<Vec<_>>();
+    let live = node.sandboxes.borrow().keys().cloned().collect::<Vec<_>>();
+    let names: HashSet<String> = kept.into_iter().chain(live).collect();
     let pool = node.pool.clone();
     let work = move || {
         for name in pool.names().unwrap_or_default() {

@@ -25,7 +25,7 @@ use crate::slots::Slots;
 use crate::store::{self, Layers};
 use crate::tag::{SandboxTag, Tag, LAYERS_OBJECT};
 use crate::workers::Workers;
-use crate::{connection, deadlines, notices, recover};
+use crate::{connection, deadlines, memory, notices, recover};
 
 /// Threads in the layers' mount namespace.
 const OBJECT_THREADS: usize = 2;
@@ -62,6 +62,7 @@ async fn run(config: Config) -> io::Result<()> {
     let node = node(config, keeper, &objects).await?;
     recover::recover(&node, &objects).await;
     tokio::task::spawn_local(deadlines::run(Rc::clone(&node)));
+    tokio::task::spawn_local(memory::run(Rc::clone(&node)));
     tokio::task::spawn_local(accept(Rc::clone(&node), listener));
     tracing::info!(
         node = node.config.node,
@@ -145,6 +146,8 @@ async fn node(config: Config, keeper: Rc<Keeper>, objects: &[Object]) -> io::Res
         tools: RefCell::default(),
         files: RefCell::default(),
         next_file: Cell::new(0),
+        jobs: RefCell::default(),
+        disks: RefCell::default(),
         closing: Cell::new(false),
         config,
     }))

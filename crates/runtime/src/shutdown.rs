@@ -6,6 +6,7 @@ use std::sync::Arc;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::runtime::Empty;
 
+use crate::disks;
 use crate::node::Node;
 use crate::tag::LAYERS_OBJECT;
 use crate::{store, tools};
@@ -27,6 +28,8 @@ pub async fn shutdown(node: &Rc<Node>) -> WireResult<Empty> {
     }
     node.closing.set(true);
     tools::end_all(node).await?;
+    let kept: Vec<String> = node.disks.borrow().keys().cloned().collect();
+    disks::remove_all(node, &kept).await?;
     node.slots.close().await;
     let (layers, config, layout) = (
         Arc::clone(&node.layers),

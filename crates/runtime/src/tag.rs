@@ -2,6 +2,7 @@
 //!
 //! msgpack, at most 4 KiB. Times are CLOCK_BOOTTIME nanoseconds.
 
+use dsec_proto::holding::OnLost;
 use dsec_proto::keeper::MAX_TAG;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -34,6 +35,40 @@ pub enum Tag {
     Cancelled,
     /// The layers' mount namespace: an object without a process.
     Layers,
+    /// A job's lease: an object without a process.
+    Job(JobTag),
+    /// A disk that is kept: an object without a process.
+    Disk(DiskTag),
+}
+
+/// A job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobTag {
+    /// Its name.
+    pub job: String,
+    /// Of its newest holder.
+    pub fence: u64,
+    /// When its lease is over.
+    pub lease_at: u64,
+    /// What then.
+    pub on_lost: OnLost,
+    /// That has been done.
+    pub lost: bool,
+}
+
+/// The disk of a sandbox that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskTag {
+    /// Whose it was, and the name of the subvolume.
+    pub sandbox_id: String,
+    /// The subvolume.
+    pub volume: u64,
+    /// What it takes.
+    pub bytes: u64,
+    /// Digests of the layers below it, 32 bytes each.
+    pub layers: Vec<ByteBuf>,
+    /// When it is removed.
+    pub until: u64,
 }
 
 /// A sandbox.
@@ -61,6 +96,12 @@ pub struct SandboxTag {
     pub main: Option<String>,
     /// Why it is being ended, before anything is killed.
     pub cause: Option<String>,
+    /// The job that it belongs to.
+    #[serde(default)]
+    pub job: Option<String>,
+    /// How long its disk is kept after the end.
+    #[serde(default)]
+    pub keep_ns: Option<u64>,
 }
 
 /// An exec.
@@ -154,6 +195,18 @@ pub fn cancelled_object(sandbox_id: &str, exec_id: &str) -> String {
     format!("cx/{sandbox_id}/{exec_id}")
 }
 
+/// Object ID of a job's lease.
+#[must_use]
+pub fn job_object(job: &str) -> String {
+    format!("job/{job}")
+}
+
+/// Object ID of a disk that is kept.
+#[must_use]
+pub fn disk_object(sandbox_id: &str) -> String {
+    format!("disk/{sandbox_id}")
+}
+
 /// Object ID of the layers' mount namespace.
 pub const LAYERS_OBJECT: &str = "layers-ns";
 
@@ -177,6 +230,8 @@ mod tests {
             },
             main: Some("abcdefghijklmnopqrstuvwxyz".into()),
             cause: Some("main-exited".into()),
+            job: Some("j".repeat(64)),
+            keep_ns: Some(u64::MAX),
         })
     }
 

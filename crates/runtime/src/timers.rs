@@ -13,6 +13,10 @@ pub enum Timer {
     Lifetime(String),
     /// A sandbox may have been idle for long enough.
     Idle(String),
+    /// The lease of a job is over.
+    Lease(String),
+    /// A disk has been kept for long enough.
+    Disk(String),
 }
 
 /// Timers by deadline; one deadline each.

@@ -24,6 +24,7 @@ __all__ = [
     "KillRequest",
     "LayerInfo",
     "Limit",
+    "Paused",
     "SandboxInfo",
     "SandboxState",
     "Status",
@@ -206,6 +207,14 @@ class Stopped(_Answer, frozen=True, kw_only=True):
     processes: int
     waited_s: float
     usage: Usage
+
+
+class Paused(_Answer, frozen=True, kw_only=True):
+    """A sandbox that stands still. ``partial``: some processes had not done so after ``waited_s``; they will."""
+
+    id: str
+    partial: bool
+    waited_s: float
 
 
 class StopFilter(_Request, frozen=True, kw_only=True):

@@ -87,6 +87,8 @@ ROUTES: tuple[Route, ...] = (
         method="POST", path=_SANDBOX + "/stop", summary="Stop, confirmed",
         request=types.StopRequest, answer=types.Stopped,
     ),
+    Route(method="POST", path=_SANDBOX + "/pause", summary="Let it stand still", answer=types.Paused),
+    Route(method="POST", path=_SANDBOX + "/resume", summary="Let it go on", answer=dict[str, Any]),
     Route(
         method="GET", path=_SANDBOX + "/files", summary="A file's bytes",
         query=("path", "offset", "limit", "user"), streams=True,

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from dsec.backends.contract import ExecEnded, Fingerprint, SandboxEnded
+from dsec.backends.contract import (
+    DiskRemoved,
+    Event,
+    ExecEnded,
+    Fingerprint,
+    JobLost,
+    SandboxEnded,
+    SandboxPaused,
+    SandboxResumed,
+)
 from dsec.backends.link import RuntimeLink
 from dsec.backends.wire import (
     ExecEnd,
     ExecState,
     Feature,
+    Frozen,
     Hello,
+    KeptDisk,
     NodeStats,
     SandboxEnd,
     SandboxFound,
@@ -72,9 +83,17 @@ class ContainerBackend:
         found = await self._link.call("sandbox.list", {})
         return answer(found["sandboxes"], list[SandboxFound])
 
-    async def stop(self, sandbox_id: str, *, cause: str, actor: str, grace_ms: int) -> SandboxEnd:
+    async def stop(
+        self, sandbox_id: str, *, cause: str, actor: str, grace_ms: int, keep_ms: int | None = None
+    ) -> SandboxEnd:
         """See the contract."""
-        params = {"sandbox_id": sandbox_id, "cause": cause, "actor": actor, "grace_ms": grace_ms}
+        params = {
+            "sandbox_id": sandbox_id,
+            "cause": cause,
+            "actor": actor,
+            "grace_ms": grace_ms,
+            "keep_ms": keep_ms,
+        }
         timeout_s = _STOP_TIMEOUT_S + grace_ms / 1000
         return answer(await self._link.call("sandbox.stop", params, timeout_s=timeout_s), SandboxEnd)
 
@@ -114,7 +133,7 @@ class ContainerBackend:
         """See the contract."""
         return answer(await self._link.call("stats", {}), NodeStats)
 
-    async def events(self) -> AsyncIterator[SandboxEnded | ExecEnded]:
+    async def events(self) -> AsyncIterator[Event]:
         """See the contract."""
         stream = self._link.stream("events", {})
         try:
@@ -125,17 +144,52 @@ class ContainerBackend:
         finally:
             stream.close()
 
+    async def freeze(self, sandbox_id: str, *, cause: str) -> Frozen:
+        """See Pausable."""
+        return answer(await self._link.call("sandbox.freeze", {"sandbox_id": sandbox_id, "cause": cause}), Frozen)
+
+    async def thaw(self, sandbox_id: str) -> bool:
+        """See Pausable."""
+        return bool((await self._link.call("sandbox.thaw", {"sandbox_id": sandbox_id}))["resumed"])
+
+    async def lease(self, job: str, *, fence: int, lease_ms: int, on_lost: Literal["stop", "pause"]) -> None:
+        """See Leasing."""
+        params = {"job": job, "fence": fence, "lease_ms": lease_ms, "on_lost": on_lost}
+        await self._link.call("job.lease", params)
+
+    async def end_job(self, job: str) -> None:
+        """See Leasing."""
+        await self._link.call("job.end", {"job": job})
+
+    async def disks(self) -> list[KeptDisk]:
+        """See DiskKeeping."""
+        return answer((await self._link.call("disk.list", {}))["disks"], list[KeptDisk])
+
+    async def remove_disks(self, sandbox_ids: Sequence[str]) -> None:
+        """See DiskKeeping."""
+        await self._link.call("disk.remove", {"sandbox_ids": list(sandbox_ids)})
+
     async def call(self, method: str, params: dict[str, Any]) -> Any:
         """See the contract."""
         return await self._link.call(method, params)
 
 
-def _event(raw: dict[str, Any]) -> SandboxEnded | ExecEnded | None:
-    if raw.get("type") == "sandbox.ended":
+_PLAIN: dict[str, type[SandboxPaused | SandboxResumed | JobLost | DiskRemoved]] = {
+    "sandbox.paused": SandboxPaused,
+    "sandbox.resumed": SandboxResumed,
+    "job.lost": JobLost,
+    "disk.removed": DiskRemoved,
+}
+
+
+def _event(raw: dict[str, Any]) -> Event | None:
+    kind = raw.get("type")
+    if kind == "sandbox.ended":
         return SandboxEnded(answer(raw.get("end"), SandboxEnd))
-    if raw.get("type") == "exec.ended":
+    if kind == "exec.ended":
         return ExecEnded(str(raw.get("sandbox_id")), answer(raw.get("end"), ExecEnd))
-    return None
+    plain = _PLAIN.get(str(kind))
+    return None if plain is None else answer(raw, plain)
 
 
 def _argv_as_bytes(raw: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -11,6 +11,8 @@ from dsec.backends.wire import (
     ExecEnd,
     ExecState,
     Feature,
+    Frozen,
+    KeptDisk,
     NodeStats,
     SandboxEnd,
     SandboxFound,
@@ -19,7 +21,20 @@ from dsec.backends.wire import (
     SandboxUse,
 )
 
-__all__ = ["Backend", "ExecEnded", "Fingerprint", "SandboxEnded"]
+__all__ = [
+    "Backend",
+    "DiskKeeping",
+    "DiskRemoved",
+    "Event",
+    "ExecEnded",
+    "Fingerprint",
+    "JobLost",
+    "Leasing",
+    "Pausable",
+    "SandboxEnded",
+    "SandboxPaused",
+    "SandboxResumed",
+]
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +58,40 @@ class ExecEnded(msgspec.Struct, frozen=True):
     end: ExecEnd
 
 
+class SandboxPaused(msgspec.Struct, frozen=True, kw_only=True):
+    """A sandbox stands still."""
+
+    sandbox_id: str
+    at: float
+    cause: str
+    whole: bool = True
+
+
+class SandboxResumed(msgspec.Struct, frozen=True, kw_only=True):
+    """A paused sandbox runs again, because of a call or because something entered it."""
+
+    sandbox_id: str
+    at: float
+    cause: str
+
+
+class JobLost(msgspec.Struct, frozen=True, kw_only=True):
+    """A lease was not renewed in time."""
+
+    job: str
+    fence: int
+    at: float
+
+
+class DiskRemoved(msgspec.Struct, frozen=True, kw_only=True):
+    """A disk is kept no more."""
+
+    sandbox_id: str
+
+
+Event = SandboxEnded | ExecEnded | SandboxPaused | SandboxResumed | JobLost | DiskRemoved
+
+
 class Backend(Protocol):
     """Starts, finds again and ends sandboxes of one kind. All but ``events`` are safe to repeat.
 
@@ -61,8 +110,13 @@ class Backend(Protocol):
         """All sandboxes that live, and those that ended and were not forgotten."""
         ...
 
-    async def stop(self, sandbox_id: str, *, cause: str, actor: str, grace_ms: int) -> SandboxEnd:
-        """End a sandbox and confirm it; raises NotFound for one that never was or is forgotten."""
+    async def stop(
+        self, sandbox_id: str, *, cause: str, actor: str, grace_ms: int, keep_ms: int | None = None
+    ) -> SandboxEnd:
+        """End a sandbox and confirm it; raises NotFound for one that never was or is forgotten.
+
+        ``keep_ms`` is only given to a kind that is DiskKeeping.
+        """
         ...
 
     async def forget(self, sandbox_ids: Sequence[str]) -> None:
@@ -93,10 +147,49 @@ class Backend(Protocol):
         """The node's counts."""
         ...
 
-    def events(self) -> AsyncIterator[SandboxEnded | ExecEnded]:
-        """Ends as they happen, from the call on; raises NodeError when the connection breaks."""
+    def events(self) -> AsyncIterator[Event]:
+        """What happens as it happens, from the call on; raises NodeError when the connection breaks."""
         ...
 
     async def call(self, method: str, params: dict[str, Any]) -> Any:
         """A request particular to the kind (tools, layers)."""
+        ...
+
+
+@runtime_checkable
+class Pausable(Protocol):
+    """A kind whose sandboxes can stand still. What enters a paused one resumes it."""
+
+    async def freeze(self, sandbox_id: str, *, cause: str) -> Frozen:
+        """Let every process stand still; those that cannot within the bound do as soon as they can."""
+        ...
+
+    async def thaw(self, sandbox_id: str) -> bool:
+        """Let it go on; whether it was paused."""
+        ...
+
+
+@runtime_checkable
+class Leasing(Protocol):
+    """A kind that ends (or pauses) the sandboxes of a job whose lease is over, whatever else is dead."""
+
+    async def lease(self, job: str, *, fence: int, lease_ms: int, on_lost: Literal["stop", "pause"]) -> None:
+        """The lease lasts from now on for so long; raises Fenced when a newer holder is known."""
+        ...
+
+    async def end_job(self, job: str) -> None:
+        """No lease any more; raises Conflict while a sandbox of the job lives."""
+        ...
+
+
+@runtime_checkable
+class DiskKeeping(Protocol):
+    """A kind that can keep what an ended sandbox wrote, and begin another with a copy of it."""
+
+    async def disks(self) -> list[KeptDisk]:
+        """All that are kept."""
+        ...
+
+    async def remove_disks(self, sandbox_ids: Sequence[str]) -> None:
+        """Keep these no more. Harmless for those that are not kept."""
         ...

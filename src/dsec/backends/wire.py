@@ -18,7 +18,9 @@ __all__ = [
     "ExecUse",
     "Feature",
     "FileReport",
+    "Frozen",
     "Hello",
+    "KeptDisk",
     "NodeStats",
     "Proof",
     "SandboxEnd",
@@ -66,6 +68,8 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     idle_timeout_ms: int
     lifetime_ms: int
     main: ExecSpec | None
+    job: str | None = None
+    from_disk: str | None = None
 
 
 class SandboxStarted(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +94,7 @@ class SandboxUse(msgspec.Struct, frozen=True, kw_only=True):
     oom_kills: int = 0
     read_bytes: int | None = None
     written_bytes: int | None = None
+    memory_byte_s: int = 0
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +113,7 @@ class SandboxEnd(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     usage: SandboxUse = SandboxUse()
     proof: Proof = Proof()
+    kept_until: float | None = None
 
 
 class SandboxFound(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +124,24 @@ class SandboxFound(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float = 0.0
     last_activity_at: float = 0.0
     execs_running: int = 0
+    paused: bool = False
     end: SandboxEnd | None = None
+
+
+class Frozen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a freeze came to: ``paused`` False when something entered meanwhile, ``whole`` when all stood still."""
+
+    paused: bool
+    whole: bool
+    waited_ns: int = 0
+
+
+class KeptDisk(msgspec.Struct, frozen=True, kw_only=True):
+    """The disk of an ended sandbox."""
+
+    sandbox_id: str
+    kept_until: float
+    bytes: int = 0
 
 
 class ExecUse(msgspec.Struct, frozen=True, kw_only=True):

@@ -250,6 +250,20 @@ class Sandbox:
         query = {"force": "true"} if force else None
         await self._link().ask_patiently("DELETE", f"/v1/sandboxes/{self.id}", dict[str, Any], query=query)
 
+    # Pausing
+
+    async def pause(self) -> types.Paused:
+        """Let every process in it stand still; returns once they do (or, ``partial``, after 2 s).
+
+        Its idle time stops, its lifetime and the timeouts of its execs go on. An exec or a file operation resumes
+        it. Raises SandboxGone; Conflict when something entered it meanwhile.
+        """
+        return await self._link().ask_patiently("POST", f"/v1/sandboxes/{self.id}/pause", types.Paused)
+
+    async def resume(self) -> None:
+        """Let a paused one go on; harmless when it is not paused. Raises SandboxGone."""
+        await self._link().ask_patiently("POST", f"/v1/sandboxes/{self.id}/resume", dict[str, Any])
+
     # What waits
 
     def attach(self, exec_id: str, *, offset: int = 0) -> NoReturn:
@@ -279,14 +293,6 @@ class Sandbox:
     def fork(self, n: int) -> NoReturn:
         """Raises Unsupported."""
         raise Unsupported("Sandbox.fork is not in this version")
-
-    async def pause(self) -> NoReturn:
-        """Raises Unsupported."""
-        raise Unsupported("Sandbox.pause is not in this version")
-
-    async def resume(self) -> NoReturn:
-        """Raises Unsupported."""
-        raise Unsupported("Sandbox.resume is not in this version")
 
     async def pack_diff(self, reference: str) -> NoReturn:
         """Raises Unsupported."""

@@ -1,16 +1,18 @@
 """Who may start a sandbox now, who waits, and in which turn. Pure: no clock, no I/O.
 
-Requests, not limits, are counted. Those that wait are served in turn by group (a project's principal), first come
-first served within one; whoever's turn it is, is never overtaken, so that small requests do not starve a large one.
+Requests, not limits, are counted. Those that wait are served in turn: by project, within one by group (a job, or a
+principal's sandboxes of no job), first come first served within a group. Whoever's turn it is, is never overtaken,
+so that small requests do not starve a large one. A group that has as many live sandboxes as it may is passed over
+and keeps its place.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 
 import msgspec
 
-__all__ = ["Admission", "Need", "Ticket"]
+__all__ = ["Admission", "Need", "Ticket", "Whose"]
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,16 @@ class Ticket(msgspec.Struct, frozen=True):
     id: str
     group: str
     need: Need
+    project: str = ""
+
+    @property
+    def whose(self) -> Whose:
+        """Project and group."""
+        return self.project, self.group
+
+
+Whose = tuple[str, str]
+_Queues = OrderedDict[str, OrderedDict[str, deque[Ticket]]]
 
 
 class Admission:
@@ -71,12 +83,15 @@ class Admission:
         self.capacity = capacity
         self.used = Need()
         self.pending_disk_bytes = 0
-        self._held: dict[str, Need] = {}
-        self._groups: OrderedDict[str, deque[Ticket]] = OrderedDict()
+        self._held: dict[str, tuple[Need, Whose | None]] = {}
+        self._queues: _Queues = OrderedDict()
+        """Projects and, in each, groups, in the order of their turns; none is empty."""
+        self._live: Counter[Whose] = Counter()
+        self._most: dict[Whose, int] = {}
 
     def __len__(self) -> int:
         """How many wait."""
-        return sum(len(queue) for queue in self._groups.values())
+        return sum(len(queue) for groups in self._queues.values() for queue in groups.values())
 
     @property
     def room(self) -> Need:
@@ -88,37 +103,67 @@ class Admission:
         """Name of the field that this node could not give even when empty; None when it could."""
         return need.beyond(self.capacity)
 
+    def live(self, whose: Whose) -> int:
+        """How many of a group are held."""
+        return self._live[whose]
+
+    def waiting(self, whose: Whose) -> int:
+        """How many of a group wait."""
+        return len(self._queues.get(whose[0], {}).get(whose[1], ()))
+
+    def obstacle(self, ticket: Ticket) -> str | None:
+        """Why a ticket would have to wait: ``max_live``, ``turn``, or the field that is short; None: it would not."""
+        if self._is_at_most(ticket.whose):
+            return "max_live"
+        if self._next() is not None or self.waiting(ticket.whose):
+            return "turn"
+        return ticket.need.beyond(self.room)
+
     def ask(self, ticket: Ticket) -> bool:
         """Admit now (True) or put into the queue (False). Nobody overtakes those who wait."""
-        if not self._groups and ticket.need.beyond(self.room) is None:
-            self.hold(ticket.id, ticket.need)
+        if self.obstacle(ticket) is None:
+            self.hold(ticket.id, ticket.need, ticket.whose)
             return True
-        self._groups.setdefault(ticket.group, deque()).append(ticket)
+        groups = self._queues.setdefault(ticket.project, OrderedDict())
+        groups.setdefault(ticket.group, deque()).append(ticket)
         return False
 
-    def hold(self, sandbox_id: str, need: Need) -> None:
+    def hold(self, sandbox_id: str, need: Need, whose: Whose | None = None) -> None:
         """Count a sandbox without asking: one that is found alive. Counted once."""
         if sandbox_id not in self._held:
-            self._held[sandbox_id] = need
+            self._held[sandbox_id] = (need, whose)
             self.used = self.used.plus(need)
+            if whose is not None:
+                self._live[whose] += 1
 
     def release(self, sandbox_id: str) -> list[Ticket]:
         """The sandbox is gone; returns those who are admitted now. Harmless when it is not held."""
-        need = self._held.pop(sandbox_id, None)
-        if need is not None:
-            self.used = self.used.minus(need)
+        need, whose = self._held.pop(sandbox_id, (Need(), None))
+        self.used = self.used.minus(need)
+        if whose is not None:
+            self._live[whose] -= 1
+            if not self._live[whose]:
+                del self._live[whose]
         return self.serve()
 
     def leave(self, sandbox_id: str) -> list[Ticket]:
         """Take one out of the queue; returns those who are admitted now."""
-        for group, queue in self._groups.items():
-            for ticket in queue:
-                if ticket.id == sandbox_id:
-                    queue.remove(ticket)
-                    if not queue:
-                        del self._groups[group]
-                    return self.serve()
+        for groups in self._queues.values():
+            for queue in groups.values():
+                for ticket in queue:
+                    if ticket.id == sandbox_id:
+                        queue.remove(ticket)
+                        self._drop_empty(ticket.whose)
+                        return self.serve()
         return []
+
+    def limit(self, whose: Whose, most: int | None) -> list[Ticket]:
+        """A group may have so many live sandboxes (None: any number); returns those who are admitted now."""
+        if most is None:
+            self._most.pop(whose, None)
+        else:
+            self._most[whose] = most
+        return self.serve()
 
     def resize(self, capacity: Need, pending_disk_bytes: int) -> list[Ticket]:
         """The node has other numbers now; returns those who are admitted now."""
@@ -129,36 +174,60 @@ class Admission:
     def serve(self) -> list[Ticket]:
         """Admit, in turn, all who fit."""
         admitted: list[Ticket] = []
-        while self._groups:
-            group, queue = next(iter(self._groups.items()))
-            ticket = queue[0]
-            if ticket.need.beyond(self.room) is not None:
-                break
-            queue.popleft()
-            if queue:
-                self._groups.move_to_end(group)
-            else:
-                del self._groups[group]
-            self.hold(ticket.id, ticket.need)
+        while (ticket := self._next()) is not None and ticket.need.beyond(self.room) is None:
+            _take_turn(self._queues, ticket)
+            self.hold(ticket.id, ticket.need, ticket.whose)
             admitted.append(ticket)
         return admitted
 
     def position(self, sandbox_id: str) -> int | None:
-        """How many are served before this one; None when it does not wait."""
-        for turn, (group, queue) in enumerate(self._groups.items()):
-            for index, ticket in enumerate(queue):
-                if ticket.id == sandbox_id:
-                    return index + self._before(group, turn, index)
-        return None
-
-    def _before(self, group: str, turn: int, index: int) -> int:
-        # Groups earlier in the turn are served once more before this one's ticket than later groups.
-        return sum(
-            min(len(queue), index + 1 if other_turn < turn else index)
-            for other_turn, (other, queue) in enumerate(self._groups.items())
-            if other != group
+        """How many are served before this one, were no group at its most; None when it does not wait."""
+        queues: _Queues = OrderedDict(
+            (project, OrderedDict((group, queue.copy()) for group, queue in groups.items()))
+            for project, groups in self._queues.items()
         )
+        served = 0
+        while queues:
+            ticket = next(iter(next(iter(queues.values())).values()))[0]
+            if ticket.id == sandbox_id:
+                return served
+            _take_turn(queues, ticket)
+            served += 1
+        return None
 
     def lacking(self, need: Need) -> str:
         """Name of the field that keeps a request waiting; "turn" when only others before it do."""
         return need.beyond(self.room) or "turn"
+
+    def _is_at_most(self, whose: Whose) -> bool:
+        most = self._most.get(whose)
+        return most is not None and self._live[whose] >= most
+
+    def _next(self) -> Ticket | None:
+        """Whose turn it is."""
+        for project, groups in self._queues.items():
+            for group, queue in groups.items():
+                if not self._is_at_most((project, group)):
+                    return queue[0]
+        return None
+
+    def _drop_empty(self, whose: Whose) -> None:
+        groups = self._queues[whose[0]]
+        if not groups[whose[1]]:
+            del groups[whose[1]]
+        if not groups:
+            del self._queues[whose[0]]
+
+
+def _take_turn(queues: _Queues, ticket: Ticket) -> None:
+    """Take out a ticket that is the first of its group; group and project go to the end of their turns."""
+    groups = queues[ticket.project]
+    groups[ticket.group].popleft()
+    if groups[ticket.group]:
+        groups.move_to_end(ticket.group)
+    else:
+        del groups[ticket.group]
+    if groups:
+        queues.move_to_end(ticket.project)
+    else:
+        del queues[ticket.project]

@@ -24,6 +24,7 @@ from dsec.edge.file_routes import file_routes
 from dsec.edge.image_routes import image_routes
 from dsec.edge.keeper_tools import KeeperTools
 from dsec.edge.node_routes import node_routes
+from dsec.edge.pausing import Pausing
 from dsec.edge.recovery import Recovery
 from dsec.edge.relay import Relay
 from dsec.edge.router import application
@@ -70,10 +71,11 @@ class Edge:
         made = images(lambda digest: self.core.uses_layer(digest), self._tools)
         machine = machine or this_machine(config.paths.data)
         self._core = Core(config, backend, self._link, made, clock, machine)
-        self.ends = Ends(self.core)
+        self.pausing = Pausing(self.core)
+        self.ends = Ends(self.core, self.pausing)
         self.creates = Creates(self.core, self.ends, self._spawn)
         self.execs = Execs(self.core)
-        self._recovery = Recovery(self.core, self.creates, self.ends)
+        self._recovery = Recovery(self.core, self.creates, self.ends, self.pausing)
         self._tasks: asyncio.TaskGroup | None = None
         self._watch: asyncio.Task[None] | None = None
         self.relays: set[Relay] = set()
@@ -210,7 +212,7 @@ class Edge:
 
     def _application(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         routes = [
-            *sandbox_routes(self.core, self.creates, self.ends, self.execs),
+            *sandbox_routes(self.core, self.creates, self.ends, self.execs, self.pausing),
             *file_routes(self.core),
             *image_routes(self.core),
             *node_routes(self.core),

@@ -179,6 +179,14 @@ class Core:
             if record.is_live:
                 self._tell(record)
 
+    def note_moved(
+        self, record: SandboxRecord, then: SandboxState, *, at: float, cause: str, actor: str, detail: str = ""
+    ) -> None:
+        """Commit that a sandbox was paused or resumed; harmless when repeated."""
+        if record.moved(then, at=at, cause=cause, actor=actor, detail=detail):
+            self.records.save(record)
+            self._tell(record)
+
     def note_ended(self, record: SandboxRecord, end: SandboxEnd, *, actor: str, detail: str = "") -> None:
         """Commit the end of a sandbox, then let the runtime forget it; harmless when repeated."""
         if record.ended(end, actor=actor, detail=detail):

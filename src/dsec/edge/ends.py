@@ -8,9 +8,10 @@ from collections.abc import Iterable
 import structlog
 
 from dsec.api.types import StopFailure, StopReport
-from dsec.backends.contract import SandboxEnded
+from dsec.backends.contract import DiskRemoved, ExecEnded, JobLost, SandboxEnded
 from dsec.backends.wire import ExecEnd
 from dsec.edge.core import Core
+from dsec.edge.pausing import Pausing
 from dsec.edge.record import SandboxRecord
 from dsec.errors import Conflict, DSecError, NotFound
 
@@ -23,8 +24,9 @@ _STOPS_AT_ONCE = 32
 class Ends:
     """Stops what is asked, records what ends."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, pausing: Pausing) -> None:
         self._core = core
+        self._pausing = pausing
         self._asked: dict[str, str] = {}
         """Who asked for the stop of a sandbox: the runtime's event may come before its answer."""
 
@@ -103,8 +105,12 @@ class Ends:
         async for event in self._core.backend.events():
             if isinstance(event, SandboxEnded):
                 await self.note(event)
-            else:
+            elif isinstance(event, ExecEnded):
                 self.note_exec(event.sandbox_id, event.end)
+            elif isinstance(event, JobLost | DiskRemoved):
+                continue
+            else:
+                self._pausing.note(event)
 
     async def note(self, event: SandboxEnded) -> None:
         """Record the end of a sandbox, its execs' first."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dsec.api.types import SandboxState, StoryEntry
 
-__all__ = ["ENDED", "advance", "ended_state", "may_follow"]
+__all__ = ["ENDED", "RUNS", "advance", "ended_state", "may_follow"]
 
 _NEXT: dict[SandboxState, frozenset[SandboxState]] = {
     SandboxState.CREATING: frozenset({SandboxState.RUNNING, SandboxState.STOPPED, SandboxState.LOST}),
-    SandboxState.RUNNING: frozenset({SandboxState.STOPPED, SandboxState.LOST}),
+    SandboxState.RUNNING: frozenset({SandboxState.PAUSED, SandboxState.STOPPED, SandboxState.LOST}),
+    SandboxState.PAUSED: frozenset({SandboxState.RUNNING, SandboxState.STOPPED, SandboxState.LOST}),
     SandboxState.STOPPED: frozenset(),
     SandboxState.LOST: frozenset(),
 }
+RUNS = frozenset({SandboxState.RUNNING, SandboxState.PAUSED})
 ENDED = frozenset({SandboxState.STOPPED, SandboxState.LOST})
 _LOST_CAUSES = frozenset({"lost", "keeper", "runtime", "reboot"})
 

@@ -71,6 +71,16 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
         self.started_at, self.phases_us = at, phases_us
         return True
 
+    def moved(self, then: SandboxState, *, at: float, cause: str, actor: str, detail: str = "") -> bool:
+        """Note that it was paused or resumed; False when that is known, or it does not run."""
+        if self.started_at is None:
+            return False
+        story = life.advance(self.story, then, at=at, cause=cause, actor=actor, detail=detail)
+        if story is self.story:
+            return False
+        self.story = story
+        return True
+
     def ended(self, end: SandboxEnd, *, actor: str, detail: str = "") -> bool:
         """Note its end; False when it had ended already, which stands."""
         then = life.ended_state(end.cause)

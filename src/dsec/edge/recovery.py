@@ -17,6 +17,8 @@ from dsec.backends.wire import SandboxFound
 from dsec.edge.core import Core
 from dsec.edge.creates import Creates
 from dsec.edge.ends import Ends
+from dsec.edge.life import RUNS
+from dsec.edge.pausing import Pausing
 from dsec.edge.record import SandboxRecord
 from dsec.errors import DSecError, NotFound
 
@@ -53,9 +55,9 @@ def reconcile(
     for each in found:
         state = recorded.get(each.sandbox_id)
         if each.end is not None:
-            live = state in (SandboxState.CREATING, SandboxState.RUNNING)
+            live = state is SandboxState.CREATING or state in RUNS
             acts[each.sandbox_id] = Act.END if live else Act.FORGET
-        elif state is None or state not in (SandboxState.CREATING, SandboxState.RUNNING):
+        elif state is not SandboxState.CREATING and state not in RUNS:
             acts[each.sandbox_id] = Act.ORPHAN
         elif state is SandboxState.CREATING:
             acts[each.sandbox_id] = Act.UNDO if each.sandbox_id in cancelled else Act.ADOPT
@@ -64,7 +66,7 @@ def reconcile(
     for sandbox_id, state in recorded.items():
         if sandbox_id in acts:
             continue
-        if state is SandboxState.RUNNING:
+        if state in RUNS:
             acts[sandbox_id] = Act.LOST
         elif state is SandboxState.CREATING:
             acts[sandbox_id] = Act.UNDO if sandbox_id in cancelled else Act.FINISH
@@ -74,8 +76,9 @@ def reconcile(
 class Recovery:
     """Runs after each connection to the runtime."""
 
-    def __init__(self, core: Core, creates: Creates, ends: Ends) -> None:
+    def __init__(self, core: Core, creates: Creates, ends: Ends, pausing: Pausing) -> None:
         self._core = core
+        self._pausing = pausing
         self._creates = creates
         self._ends = ends
 
@@ -97,6 +100,7 @@ class Recovery:
             for sandbox_id, act in acts.items():
                 if act is not Act.NOTHING:
                     tasks.create_task(self._act(act, sandbox_id, found.get(sandbox_id)))
+        self._pausing.compare(found.values())
 
     def _is_cancelled(self, sandbox_id: str, state: SandboxState) -> bool:
         if state is not SandboxState.CREATING:

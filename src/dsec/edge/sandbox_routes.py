@@ -18,6 +18,8 @@ from dsec.edge.core import Core
 from dsec.edge.creates import Creates
 from dsec.edge.ends import Ends
 from dsec.edge.execs import Execs
+from dsec.edge.life import RUNS
+from dsec.edge.pausing import Pausing
 from dsec.edge.record import SandboxRecord, info_of, stopped_of, usage_of
 from dsec.edge.router import Route
 from dsec.edge.specs import whole_ms
@@ -34,11 +36,12 @@ _CLIENT_GONE = 499
 class _Sandboxes:
     """The answers."""
 
-    def __init__(self, core: Core, creates: Creates, ends: Ends, execs: Execs) -> None:
+    def __init__(self, core: Core, creates: Creates, ends: Ends, execs: Execs, pausing: Pausing) -> None:
         self._core = core
         self._creates = creates
         self._ends = ends
         self._execs = execs
+        self._pausing = pausing
 
     def _record(self, request: Request) -> SandboxRecord:
         return self._core.find(request.path_params["id"])
@@ -71,7 +74,7 @@ class _Sandboxes:
     async def info(self, request: Request) -> Response:
         record = self._record(request)
         usage = None
-        if record.state is SandboxState.RUNNING:
+        if record.state in RUNS:
             try:
                 usage = await self._usage(record)
             except NotFound:
@@ -83,7 +86,7 @@ class _Sandboxes:
 
     async def usage(self, request: Request) -> Response:
         record = self._record(request)
-        if record.state is SandboxState.RUNNING:
+        if record.state in RUNS:
             return json_answer(await self._usage(record))
         usage = info_of(record).usage
         if usage is None:
@@ -101,6 +104,13 @@ class _Sandboxes:
         grace_ms = _grace_ms(asked.grace_s)
         record = await self._ends.stop(record, actor=principal_of(request), grace_ms=grace_ms)
         return json_answer(stopped_of(record))
+
+    async def pause(self, request: Request) -> Response:
+        return json_answer(await self._pausing.pause(self._record(request), actor=principal_of(request)))
+
+    async def resume(self, request: Request) -> Response:
+        await self._pausing.resume(self._record(request), actor=principal_of(request))
+        return json_answer({})
 
     async def delete(self, request: Request) -> Response:
         query = query_of(request, "force")
@@ -171,9 +181,9 @@ def _fits(
     )
 
 
-def sandbox_routes(core: Core, creates: Creates, ends: Ends, execs: Execs) -> list[Route]:
+def sandbox_routes(core: Core, creates: Creates, ends: Ends, execs: Execs, pausing: Pausing) -> list[Route]:
     """All of them."""
-    own = _Sandboxes(core, creates, ends, execs)
+    own = _Sandboxes(core, creates, ends, execs, pausing)
     one = "/v1/sandboxes/{id}"
     return [
         Route("POST", "/v1/sandboxes", answered(own.create)),
@@ -181,6 +191,8 @@ def sandbox_routes(core: Core, creates: Creates, ends: Ends, execs: Execs) -> li
         Route("GET", one, answered(own.info)),
         Route("DELETE", one, answered(own.delete)),
         Route("POST", one + "/stop", answered(own.stop)),
+        Route("POST", one + "/pause", answered(own.pause)),
+        Route("POST", one + "/resume", answered(own.resume)),
         Route("GET", one + "/story", answered(own.story)),
         Route("GET", one + "/usage", answered(own.usage)),
         Route("GET", one + "/execs", answered(own.execs)),

@@ -111,6 +111,8 @@ class FakeEdge:
                 web.post("/v1/stop", self._stop_many),
                 web.post("/v1/sandboxes/{id}/stop", self._stop),
                 web.delete("/v1/sandboxes/{id}", self._remove),
+                web.post("/v1/sandboxes/{id}/pause", self._pause),
+                web.post("/v1/sandboxes/{id}/resume", self._resume),
                 web.get("/v1/sandboxes/{id}/story", self._story),
                 web.get("/v1/sandboxes/{id}/usage", self._usage),
                 web.get("/v1/sandboxes/{id}/execs", self._list_execs),
@@ -257,6 +259,16 @@ class FakeEdge:
 
     async def _stop(self, request: web.Request) -> web.Response:
         return _json(self._end(self._sandbox(request).id, "stopped"))
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        info = self._sandbox(request)
+        self.sandboxes[info.id] = msgspec.structs.replace(info, state=types.SandboxState.PAUSED)
+        return _json(types.Paused(id=info.id, partial=False, waited_s=0.0))
+
+    async def _resume(self, request: web.Request) -> web.Response:
+        info = self._sandbox(request)
+        self.sandboxes[info.id] = msgspec.structs.replace(info, state=types.SandboxState.RUNNING)
+        return _json({})
 
     async def _remove(self, request: web.Request) -> web.Response:
         info = self._sandbox(request)

@@ -50,6 +50,7 @@ class FakeSandbox:
         self.execs: dict[str, FakeExec] = {}
         self.files: dict[bytes, tuple[bytes, int]] = {}
         self.end: dict[str, Any] | None = None
+        self.paused = False
 
 
 class FakeRuntime:
@@ -169,7 +170,7 @@ class FakeRuntime:
         """Usage."""
         return {
             "cpu_ns": 1_000_000, "memory_bytes": 4096, "memory_peak_bytes": 8192, "disk_bytes": 4096, "pids": 1,
-            "pids_peak": 3, "oom_kills": 0, "read_bytes": None, "written_bytes": None,
+            "pids_peak": 3, "oom_kills": 0, "read_bytes": None, "written_bytes": None, "memory_byte_s": 8192,
         }  # fmt: skip
 
     def find(self, sandbox_id: str) -> FakeSandbox:
@@ -256,11 +257,33 @@ class FakeRuntime:
                     "started_at": each.started_at,
                     "last_activity_at": each.started_at,
                     "execs_running": sum(not found.is_over for found in each.execs.values()),
+                    "paused": each.paused,
                     "end": each.end,
                 }
                 for sandbox_id, each in self.sandboxes.items()
             ]
         }
+
+    def _sandbox_freeze(self, params: dict[str, Any]) -> dict[str, Any]:
+        sandbox = self.live(params["sandbox_id"])
+        if not sandbox.paused:
+            sandbox.paused = True
+            told = {"sandbox_id": params["sandbox_id"], "at": time.time(), "cause": params["cause"], "whole": True}
+            self._event({"type": "sandbox.paused"} | told)
+        return {"paused": True, "whole": True, "waited_ns": 1000}
+
+    def _sandbox_thaw(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {"resumed": self.resume(params["sandbox_id"], "resumed")}
+
+    def resume(self, sandbox_id: str, cause: str) -> bool:
+        """Let a sandbox go on; whether it was paused."""
+        sandbox = self.live(sandbox_id)
+        if not sandbox.paused:
+            return False
+        sandbox.paused = False
+        told = {"sandbox_id": sandbox_id, "at": time.time(), "cause": cause}
+        self._event({"type": "sandbox.resumed"} | told)
+        return True
 
     def _sandbox_usage(self, params: dict[str, Any]) -> dict[str, Any]:
         self.live(params["sandbox_id"])
@@ -310,6 +333,7 @@ class FakeRuntime:
         known = sandbox.execs.get(params["exec_id"])
         if known is not None:
             return known
+        self.resume(params["sandbox_id"], "exec")
         found = FakeExec(params)
         sandbox.execs[found.exec_id] = found
         if found.exec_id in self.killed_before:

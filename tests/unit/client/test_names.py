@@ -111,8 +111,6 @@ async def test_what_waits_and_is_awaited_is_refused_by_name() -> None:
         "expose": _SANDBOX.expose(80),
         "set_network": _SANDBOX.set_network("open"),
         "snapshot": _SANDBOX.snapshot(),
-        "pause": _SANDBOX.pause(),
-        "resume": _SANDBOX.resume(),
         "pack_diff": _SANDBOX.pack_diff("workspace/a:1"),
         "files.stat": _SANDBOX.files.stat("/"),
         "files.list": _SANDBOX.files.list("/"),

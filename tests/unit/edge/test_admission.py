@@ -89,6 +89,97 @@ def test_position_is_the_number_served_before(groups: list[str], room: int) -> N
     assert admission.position(served[0]) is None
 
 
+def test_projects_take_turns_before_groups() -> None:
+    """A project with ten jobs gets no more turns than one with a single job."""
+    admission = Admission(Need(memory_bytes=1, sandboxes=99))
+    assert admission.ask(Ticket("first", "z", need(1), "p0"))
+    for number in range(10):
+        admission.ask(Ticket(f"p1-{number}", f"job{number}", need(1), "p1"))
+    for number in range(3):
+        admission.ask(Ticket(f"p2-{number}", "job", need(1), "p2"))
+    served, freed = [], "first"
+    while admitted := admission.release(freed):
+        (freed,) = [each.id for each in admitted]
+        served.append(freed)
+    assert served[:6] == ["p1-0", "p2-0", "p1-1", "p2-1", "p1-2", "p2-2"]
+    assert served[6:] == [f"p1-{number}" for number in range(3, 10)]
+
+
+def test_a_group_at_its_most_is_passed_over_and_keeps_its_place() -> None:
+    """max_live holds only its own job back, on an empty node too, and ends with the next of its sandboxes."""
+    admission = Admission(Need(memory_bytes=3, sandboxes=99))
+    job = ("", "job")
+    admission.limit(job, 1)
+    assert admission.ask(Ticket("one", "job", need(1)))
+    assert admission.obstacle(Ticket("two", "job", need(1))) == "max_live"
+    assert not admission.ask(Ticket("two", "job", need(1)))
+    assert admission.ask(Ticket("other", "else", need(1)))
+    assert (admission.live(job), admission.waiting(job), len(admission)) == (1, 1, 1)
+    assert [each.id for each in admission.release("one")] == ["two"]
+    assert not admission.ask(Ticket("three", "job", need(1)))
+    assert [each.id for each in admission.limit(job, None)] == ["three"]
+
+
+def test_a_large_request_of_a_group_at_its_most_blocks_nobody() -> None:
+    """Not to be overtaken is for those whose turn it can be."""
+    admission = Admission(NODE)
+    admission.limit(("", "job"), 1)
+    assert admission.ask(Ticket("one", "job", need(50)))
+    assert not admission.ask(Ticket("large", "job", need(60)))
+    assert admission.ask(Ticket("small", "else", need(1)))
+    assert [each.id for each in admission.release("one")] == ["large"]
+
+
+def test_what_is_found_alive_counts_for_its_group() -> None:
+    """After a restart of the edge a job has as many as live, and not that many more."""
+    admission = Admission(NODE)
+    admission.hold("found", need(1), ("", "job"))
+    admission.limit(("", "job"), 1)
+    assert admission.obstacle(Ticket("more", "job", need(1))) == "max_live"
+
+
+jobs = st.lists(
+    st.tuples(st.sampled_from(["ask", "release", "limit"]), st.integers(0, 3), st.integers(0, 20)), max_size=60
+)
+
+
+@given(jobs)
+def test_no_group_has_more_than_its_most_and_nobody_starves(script: list[tuple[str, int, int]]) -> None:
+    """After any sequence each job is within its limit; once all limits go and all live ones end, all are served."""
+    admission = Admission(Need(memory_bytes=4, sandboxes=99))
+    live: dict[str, str] = {}
+    waiting: dict[str, str] = {}
+    most: dict[str, int] = {}
+
+    def admit(tickets: list[Ticket]) -> None:
+        for each in tickets:
+            live[each.id] = waiting.pop(each.id)
+            assert sum(group == each.group for group in live.values()) <= most.get(each.group, 99)
+
+    for count, (what, group, number) in enumerate(script):
+        name = f"job{group}"
+        if what == "ask":
+            ticket = Ticket(f"t{count}", name, need(1), f"p{group % 2}")
+            waiting[ticket.id] = name
+            if admission.ask(ticket):
+                admit([ticket])
+        elif what == "limit":
+            most[name] = number % 4
+            admit(admission.limit((f"p{group % 2}", name), most[name]))
+        elif live:
+            gone = sorted(live)[number % len(live)]
+            del live[gone]
+            admit(admission.release(gone))
+    most.clear()
+    for group in range(4):
+        admit(admission.limit((f"p{group % 2}", f"job{group}"), None))
+    while live:
+        gone = next(iter(live))
+        del live[gone]
+        admit(admission.release(gone))
+    assert not waiting and len(admission) == 0
+
+
 def test_groups_take_turns() -> None:
     """One group's hundred requests do not keep another's first one waiting behind them."""
     admission = Admission(Need(memory_bytes=1, sandboxes=99))

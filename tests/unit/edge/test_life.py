@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dsec.api.types import SandboxState, StoryEntry
 from dsec.edge import life
 
-REACHED = [SandboxState.CREATING, SandboxState.RUNNING, SandboxState.STOPPED, SandboxState.LOST]
+REACHED = list(SandboxState)
 
 
 @given(st.lists(st.tuples(st.sampled_from(REACHED), st.floats(0, 1e9)), max_size=12))

@@ -169,6 +169,7 @@ impl Client {
             cause: "stopped".into(),
             actor: "test".into(),
             grace_ms: 0,
+            keep_ms: None,
         };
         self.call("sandbox.stop", &stop).expect("stops")
     }

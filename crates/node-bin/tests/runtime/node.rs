@@ -175,6 +175,8 @@ impl Node {
             idle_timeout_ms: 0,
             lifetime_ms: 600_000,
             main: None,
+            job: None,
+            from_disk: None,
         }
     }
 

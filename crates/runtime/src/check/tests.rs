@@ -36,6 +36,8 @@ fn a_sandbox() -> SandboxSpec {
         idle_timeout_ms: 0,
         lifetime_ms: 1000,
         main: None,
+        job: None,
+        from_disk: None,
     }
 }
 

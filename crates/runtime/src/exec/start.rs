@@ -17,7 +17,7 @@ use crate::plans::{self, Entrant};
 use crate::sandbox::{create::entry, Sandbox};
 use crate::tag::{self, exec_object, sandbox_object, ExecTag, Tag};
 use crate::timers::Timer;
-use crate::{check, sandbox};
+use crate::{check, pause, sandbox};
 
 /// How long it may take from the clone to the program: the look-up of a user reads files of the sandbox, which may be FIFOs.
 const TO_BEGIN: Duration = Duration::from_secs(30);
@@ -41,6 +41,7 @@ pub async fn start(node: &Rc<Node>, spec: ExecSpec) -> WireResult<Rc<Exec>> {
         .await;
     let sandbox = node.live(&sandbox.id)?;
     node.has_descriptors(8)?;
+    pause::go_on(node, &sandbox, "exec")?;
     if node
         .cancelled
         .borrow()

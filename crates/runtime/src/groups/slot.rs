@@ -154,6 +154,30 @@ impl SlotGroups {
         put(&self.v2.join("cgroup.kill"), "1")
     }
 
+    /// Lets all that is in the slot stand still, or go on.
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn freeze(&self, on: bool) -> io::Result<()> {
+        put(&self.v2.join("cgroup.freeze"), if on { "1" } else { "0" })
+    }
+
+    /// Whether it is to stand still.
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        number(&self.v2.join("cgroup.freeze")) == Some(1)
+    }
+
+    /// Memory charged now.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        let file = match &self.v1 {
+            Some(v1) => v1.memory.join("memory.usage_in_bytes"),
+            None => self.v2.join("memory.current"),
+        };
+        number(&file).unwrap_or(0)
+    }
+
     /// Whether no process is in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -216,6 +240,7 @@ impl SlotGroups {
             oom_kills: self.oom_kills().saturating_sub(since.oom_kills),
             read_bytes: None,
             written_bytes: None,
+            memory_byte_s: 0,
         }
     }
 

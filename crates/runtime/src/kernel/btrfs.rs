@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::sys::check;
 
 const SUBVOL_CREATE_V2: libc::Ioctl = iow(24, 4096);
+const SNAP_CREATE_V2: libc::Ioctl = iow(23, 4096);
 const SNAP_DESTROY_V2: libc::Ioctl = iow(63, 4096);
 const QUOTA_CTL: libc::Ioctl = iowr(40, 16);
 const QGROUP_LIMIT: libc::Ioctl = ior(43, 48);
@@ -118,6 +119,28 @@ impl Pool {
         Ok(id)
     }
 
+    /// A subvolume that begins as a copy of another, and can hold `limit` bytes more. Returns its ID.
+    ///
+    /// # Errors
+    /// ENOENT, EEXIST, ENOSPC.
+    pub fn copy(&self, from: &str, name: &str, limit: u64) -> io::Result<u64> {
+        let pool = File::open(&self.path)?;
+        let source = File::open(self.path.join(from))?;
+        let mut args = VolArgs::named(name)?;
+        args.fd = i64::from(source.as_raw_fd());
+        call(&pool, SNAP_CREATE_V2, &mut args)?;
+        let id = subvolume_id(&File::open(self.path.join(name))?)?;
+        let limited = call(
+            &pool,
+            QGROUP_LIMIT,
+            &mut [id, LIMIT_MAX_REFERENCED, limit, 0, 0, 0],
+        );
+        if limited.is_err() {
+            let _ = self.delete(name);
+        }
+        limited.map(|()| id)
+    }
+
     /// Deletes a subvolume. The space comes back later.
     ///
     /// # Errors
@@ -215,6 +238,7 @@ mod tests {
     #[test]
     fn ioctl_numbers() {
         assert_eq!(SUBVOL_CREATE_V2, 0x5000_9418);
+        assert_eq!(SNAP_CREATE_V2, 0x5000_9417);
         assert_eq!(QUOTA_CTL, 0xc010_9428);
         assert_eq!(QGROUP_LIMIT, 0x8030_942b);
         assert_eq!(std::mem::size_of::<VolArgs>(), 4096);

@@ -24,19 +24,31 @@ pub fn watch<T: AsRawFd>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>>
 /// # Errors
 /// When the file cannot be read or watched.
 pub async fn until_empty(group: &Path) -> io::Result<()> {
+    until_says(group, "populated 0").await
+}
+
+/// Returns when every process of the v2 group stands still.
+///
+/// # Errors
+/// When the file cannot be read or watched.
+pub async fn until_frozen(group: &Path) -> io::Result<()> {
+    until_says(group, "frozen 1").await
+}
+
+async fn until_says(group: &Path, wanted: &str) -> io::Result<()> {
     let watched = watch(File::open(group.join("cgroup.events"))?, Interest::PRIORITY)?;
     loop {
         // Reading arms the notification, so that a change after this look is seen.
-        if !populated(watched.get_ref())? {
+        if says(watched.get_ref(), wanted)? {
             return Ok(());
         }
         watched.ready(Interest::PRIORITY).await?.clear_ready();
     }
 }
 
-fn populated(mut file: &File) -> io::Result<bool> {
+fn says(mut file: &File, wanted: &str) -> io::Result<bool> {
     let mut text = String::new();
     file.rewind()?;
     file.read_to_string(&mut text)?;
-    Ok(text.lines().any(|line| line == "populated 1"))
+    Ok(text.lines().any(|line| line == wanted))
 }

@@ -18,7 +18,7 @@ use crate::plans::{self, Entry, InitParts};
 use crate::slot::Slot;
 use crate::store::{self, Root, RootSpec};
 use crate::tag::{sandbox_object, SandboxTag, Tag};
-use crate::{check, exec};
+use crate::{check, disks, exec, jobs};
 
 /// The first leaf that a slot does not have ready, see `SlotGroups::make`.
 const FIRST_NEW_LEAF: u16 = 2;
@@ -36,6 +36,10 @@ pub async fn create(node: &Rc<Node>, spec: SandboxSpec) -> WireResult<SandboxSta
     }
     if node.closing.get() {
         return Err(WireError::new("capacity", "this node is going down"));
+    }
+    jobs::check_leased(node, spec.job.as_deref())?;
+    if let Some(from) = &spec.from_disk {
+        disks::check_kept(node, from, &digests(&spec.layers))?;
     }
     node.has_descriptors(8)?;
     let slot = node.slots.take().await?;
@@ -91,18 +95,21 @@ fn tag(spec: &SandboxSpec, slot: &Slot) -> SandboxTag {
         slot: slot.index,
         volume: 0,
         disk_bytes: spec.disk_bytes,
-        layers: spec
-            .layers
-            .iter()
-            .map(|digest| ByteBuf::from(bytes_of(digest)))
-            .collect(),
+        layers: digests(&spec.layers),
         strict: spec.profile == "strict",
         idle_ns: spec.idle_timeout_ms * 1_000_000,
         lifetime_at: sys::boottime() + spec.lifetime_ms * 1_000_000,
         baseline: slot.groups.baseline(),
         main: spec.main.as_ref().map(|main| main.exec_id.clone()),
         cause: None,
+        job: spec.job.clone(),
+        keep_ns: None,
     }
+}
+
+fn digests(layers: &[String]) -> Vec<ByteBuf> {
+    let bytes = |digest: &String| ByteBuf::from(bytes_of(digest));
+    layers.iter().map(bytes).collect()
 }
 
 /// A digest as 32 bytes.
@@ -142,6 +149,7 @@ async fn build(
     node.slots.lend(slot);
     sandbox.enter(Phase::Running);
     sandbox.arm(node);
+    jobs::joined(node, sandbox);
     if let Some(main) = &spec.main {
         let begun = Instant::now();
         let started = exec::start(node, main.clone()).await;
@@ -164,6 +172,7 @@ async fn make_root(
         sandbox_id: spec.sandbox_id.clone(),
         layers: spec.layers.clone(),
         disk_bytes: spec.disk_bytes,
+        from: spec.from_disk.clone(),
         hostname: spec.hostname.clone(),
         start: node.config.range(slot.index),
         idmap: Arc::clone(&slot.idmap),
@@ -191,8 +200,8 @@ async fn make_root(
 
 fn failed(phase: &str, error: &std::io::Error) -> WireError {
     match (phase, error.kind()) {
-        ("layers", std::io::ErrorKind::NotFound) => {
-            WireError::not_found(error.to_string()).in_phase("layers")
+        ("layers" | "disk", std::io::ErrorKind::NotFound) => {
+            WireError::not_found(error.to_string()).in_phase(phase)
         }
         (_, std::io::ErrorKind::StorageFull) => {
             WireError::new("capacity", "the pool of this node is full").in_phase(phase)
@@ -241,7 +250,7 @@ async fn spawn_init(
     };
     match node.keeper.call(call, parcel.numbers()).await {
         Ok((Answer::Spawned { started_ns, .. }, _)) => {
-            sandbox.started_ns.set(started_ns);
+            sandbox.began(started_ns);
             Ok(())
         }
         Ok((other, _)) => Err(WireError::node(

@@ -13,7 +13,7 @@ use super::{Phase, Sandbox};
 use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::tag::{cancelled_object, exec_object, sandbox_object};
-use crate::{exec, output, timers::Timer};
+use crate::{check, disks, exec, output, pause, timers::Timer};
 
 /// How long a caller waits for the death of what was killed. The kernel lets a process in an uninterruptible wait live on;
 /// the end then goes on without the caller.
@@ -45,6 +45,12 @@ pub async fn stop(node: &Rc<Node>, stop: SandboxStop) -> WireResult<SandboxEnd> 
         actor = stop.actor,
         "stop"
     );
+    if let Some(keep_ms) = stop.keep_ms {
+        check::keep(keep_ms)?;
+        if matches!(&*sandbox.phase.borrow(), Phase::Running) {
+            sandbox.tag.borrow_mut().keep_ns = Some(keep_ms * 1_000_000);
+        }
+    }
     end_with(
         node,
         &sandbox,
@@ -119,6 +125,7 @@ async fn ask_main_to_end(node: &Node, sandbox: &Sandbox, grace: Duration) {
     let Some(main) = main.filter(|main| main.is_running()) else {
         return;
     };
+    let _ = pause::go_on(node, sandbox, "stopped");
     let _ = exec::signal_group(node, &main, libc::SIGTERM).await;
     let over = main.until(|main| (!main.is_running()).then_some(()));
     let _ = tokio::time::timeout(grace, over).await;
@@ -126,6 +133,9 @@ async fn ask_main_to_end(node: &Node, sandbox: &Sandbox, grace: Duration) {
 
 async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
     sandbox.disarm(node);
+    if sandbox.init_over.get().is_none() {
+        sandbox.sample();
+    }
     let killed = sys::boottime();
     loop {
         if let Err(error) = sandbox.groups.kill() {
@@ -169,8 +179,12 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
     let mut usage = sandbox.usage(node);
     usage.pids = 0;
     let tag = sandbox.tag.borrow().clone();
-    node.space_pending(tag.volume, usage.disk_bytes.unwrap_or(0));
-    delete_volume(node, &sandbox.id).await;
+    let bytes = usage.disk_bytes.unwrap_or(0);
+    let kept = disks::keep(node, &tag, bytes).await;
+    if kept.is_none() {
+        node.space_pending(tag.volume, bytes);
+        delete_volume(node, &sandbox.id).await;
+    }
     let main = tag
         .main
         .and_then(|id| execs.iter().find(|exec| exec.id == id).cloned());
@@ -184,6 +198,7 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
             processes: 0,
             waited_ns: ended.saturating_sub(killed),
         },
+        kept_until: kept.map(sys::unix_time),
     }
 }
 

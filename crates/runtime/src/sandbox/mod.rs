@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use crate::exec::Exec;
 use crate::groups::{Leaf, SlotGroups};
 use crate::kernel::sys;
+use crate::memory::Integral;
 use crate::node::Node;
 use crate::tag::{sandbox_object, SandboxTag, Tag};
 use crate::timers::Timer;
@@ -56,6 +57,10 @@ pub struct Sandbox {
     last_activity: Cell<u64>,
     /// Streams that are open on it.
     streams: Cell<u32>,
+    /// Whether it is to stand still.
+    pub paused: Cell<bool>,
+    /// Memory it had, over time.
+    memory: Integral,
     /// When the init was waited for, CLOCK_BOOTTIME.
     pub init_over: Cell<Option<u64>>,
     /// Leaves that are clean, and the number of the next new one.
@@ -71,6 +76,8 @@ impl Sandbox {
         clean: Vec<u16>,
         next_leaf: u16,
     ) -> Rc<Self> {
+        let memory = Integral::default();
+        memory.begin(sys::boottime());
         Rc::new(Self {
             id: tag.sandbox_id.clone(),
             groups,
@@ -81,6 +88,8 @@ impl Sandbox {
             phases: RefCell::default(),
             last_activity: Cell::new(sys::boottime()),
             streams: Cell::new(0),
+            paused: Cell::new(false),
+            memory,
             init_over: Cell::new(None),
             leaves: RefCell::new((clean, next_leaf)),
         })
@@ -189,7 +198,7 @@ impl Sandbox {
         if idle == 0 {
             return None;
         }
-        if self.streams.get() > 0 || self.running(node) > 0 {
+        if self.paused.get() || self.streams.get() > 0 || self.running(node) > 0 {
             self.touch();
         }
         Some(self.last_activity.get() + idle)
@@ -218,7 +227,22 @@ impl Sandbox {
         let tag = self.tag.borrow();
         let mut usage = self.groups.usage(&tag.baseline);
         usage.disk_bytes = node.pool.used_by(tag.volume);
+        if self.init_over.get().is_none() {
+            self.memory.sample(sys::boottime(), usage.memory_bytes);
+        }
+        usage.memory_byte_s = self.memory.byte_s();
         usage
+    }
+
+    /// It runs since then.
+    pub fn began(&self, at: u64) {
+        self.started_ns.set(at);
+        self.memory.begin(at);
+    }
+
+    /// Counts the memory it has now.
+    pub fn sample(&self) {
+        self.memory.sample(sys::boottime(), self.groups.memory());
     }
 
     /// Digests of its layers, for as long as it may use them.
@@ -246,6 +270,7 @@ impl Sandbox {
             started_at: sys::unix_time(self.started_ns.get()),
             last_activity_at: sys::unix_time(self.last_activity.get()),
             execs_running: self.running(node),
+            paused: self.paused.get() && end.is_none(),
             end,
         })
     }

@@ -22,6 +22,8 @@ pub struct RootSpec {
     pub layers: Vec<String>,
     /// Size of the subvolume.
     pub disk_bytes: u64,
+    /// The subvolume that this one begins as a copy of.
+    pub from: Option<String>,
     /// For /etc/hosts and /etc/hostname.
     pub hostname: String,
     /// First host ID of its range.
@@ -52,9 +54,14 @@ pub fn build(
     spec: &RootSpec,
 ) -> Result<Root, (&'static str, io::Error)> {
     let begun = Instant::now();
-    let volume = pool
-        .create(&spec.sandbox_id, spec.disk_bytes)
-        .map_err(|error| ("volume", error))?;
+    let volume = match &spec.from {
+        None => pool
+            .create(&spec.sandbox_id, spec.disk_bytes)
+            .map_err(|error| ("volume", error))?,
+        Some(from) => pool
+            .copy(from, &spec.sandbox_id, spec.disk_bytes)
+            .map_err(|error| ("disk", error))?,
+    };
     let undo = |phase: &'static str| {
         move |error| {
             let _ = pool.delete(&spec.sandbox_id);
@@ -62,6 +69,9 @@ pub fn build(
         }
     };
     let written = pool.path.join(&spec.sandbox_id);
+    if spec.from.is_some() {
+        renew(&written).map_err(undo("disk"))?;
+    }
     fill(&written, &spec.hostname).map_err(undo("volume"))?;
     let filled = begun.elapsed();
     let lowers = spec
@@ -87,10 +97,20 @@ pub fn build(
     })
 }
 
+/// Takes away what the former sandbox's own overlay and the node have put beside what was written. Among it is the mark
+/// of a volatile overlay, which refuses to be mounted again: nothing was lost, since the machine has not gone down.
+fn renew(volume: &Path) -> io::Result<()> {
+    std::fs::remove_dir_all(volume.join("work"))?;
+    std::fs::remove_dir_all(volume.join("etc"))
+}
+
 /// What the overlay writes to, and the node's own files beside it.
 fn fill(volume: &Path, hostname: &str) -> io::Result<()> {
     for (name, mode) in [("upper", 0o755), ("work", 0o700), ("etc", 0o755)] {
-        DirBuilder::new().mode(mode).create(volume.join(name))?;
+        match DirBuilder::new().mode(mode).create(volume.join(name)) {
+            Err(error) if name == "upper" && error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made?,
+        }
     }
     let hosts = format!(
         "127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback {hostname}\n"

@@ -1,4 +1,4 @@
-"""``dsec stop``, ``rm`` and ``kill``."""
+"""``dsec stop``, ``rm``, ``kill``, ``pause`` and ``unpause``."""
 
 from __future__ import annotations
 
@@ -85,6 +85,16 @@ def kill(
     _each(sandboxes, act, json=json)
 
 
+def pause(sandboxes: o.SandboxRefs, json: Json = False) -> None:
+    """Let sandboxes stand still: they keep their memory, and go on at the next exec or `dsec unpause`."""
+    _each(sandboxes, lambda sandbox: sandbox.pause(), json=json)
+
+
+def unpause(sandboxes: o.SandboxRefs, json: Json = False) -> None:
+    """Let paused sandboxes go on."""
+    _each(sandboxes, lambda sandbox: sandbox.resume(), json=json)
+
+
 def _each(names: list[str], act: Callable[[Sandbox], Awaitable[object]], *, json: bool) -> None:
     """Do it to all at once; print the names of those done, report the others and exit with 1."""
 
@@ -117,3 +127,5 @@ def add(app: typer.Typer) -> None:
     command(app, "stop")(stop)
     command(app, "rm")(rm)
     command(app, "kill")(kill)
+    command(app, "pause")(pause)
+    command(app, "unpause")(unpause)
