@@ -20,6 +20,8 @@ from dsec.api.types import (
     FileWritten,
     ImageInfo,
     ImageProgress,
+    JobInfo,
+    JobState,
     LayerInfo,
     Paused,
     SandboxInfo,
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from dsec.client.args import DSecContainerRunArgs, SandboxArgs
     from dsec.client.client import DSecClient
     from dsec.client.execs import Exec
+    from dsec.client.jobs import Job
     from dsec.client.results import (
         Created,
         ExecResult,
@@ -120,6 +123,9 @@ __all__ = [
     "ImageNotFound",
     "ImageProgress",
     "InvalidArgument",
+    "Job",
+    "JobInfo",
+    "JobState",
     "LayerInfo",
     "NodeError",
     "NotExecutable",
@@ -162,6 +168,7 @@ _CLIENT = {
     "ExecStarted": "dsec.client.results",
     "Exited": "dsec.client.results",
     "Gap": "dsec.client.results",
+    "Job": "dsec.client.jobs",
     "Output": "dsec.client.results",
     "PIPE": "dsec.client.sandbox",
     "ProofOfDeath": "dsec.client.results",

@@ -10,6 +10,7 @@ from dsec.errors import InvalidArgument
 
 __all__ = [
     "check_exec_id",
+    "check_job",
     "check_key",
     "check_name",
     "check_sandbox_id",
@@ -23,6 +24,7 @@ __all__ = [
 _SANDBOX_ID = re.compile(r"sb-([a-z0-9]{1,12})-([a-z2-7]{26})")
 _EXEC_ID = re.compile(r"[a-z2-7]{26}")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
+_JOB = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,63}")
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
 
@@ -92,5 +94,14 @@ def check_name(text: str) -> str:
     if not _NAME.fullmatch(text) or is_sandbox_id(text):
         raise InvalidArgument(
             f"invalid name {text[:80]!r}", remedy="Use letters, digits, '_', '.', '-'; at most 128 characters"
+        )
+    return text
+
+
+def check_job(text: str) -> str:
+    """A job's name, or InvalidArgument."""
+    if not _JOB.fullmatch(text):
+        raise InvalidArgument(
+            f"invalid job name {text[:80]!r}", remedy="Use letters, digits, '_', '.', '-'; at most 64 characters"
         )
     return text

@@ -20,7 +20,11 @@ __all__ = [
     "ImageConfig",
     "ImageInfo",
     "ImageProgress",
+    "HeartbeatRequest",
     "ImportRequest",
+    "JobInfo",
+    "JobRequest",
+    "JobState",
     "KillRequest",
     "LayerInfo",
     "Limit",
@@ -103,6 +107,9 @@ class CreateRequest(_Request, frozen=True, kw_only=True):
     profile: str = "default"
     labels: dict[str, str] = {}
     name: str | None = None
+    job: str | None = None
+    from_disk: str | None = None
+    """A stopped sandbox whose disk is kept: the new one begins with a copy of what it had written."""
 
 
 class Usage(_Answer, frozen=True, kw_only=True):
@@ -118,6 +125,8 @@ class Usage(_Answer, frozen=True, kw_only=True):
     pids_peak: int | None = None
     read_bytes: int | None = None
     written_bytes: int | None = None
+    memory_gib_s: float = 0.0
+    """Memory times time, sampled every 10 s."""
 
 
 class SandboxInfo(_Answer, frozen=True, kw_only=True):
@@ -139,6 +148,7 @@ class SandboxInfo(_Answer, frozen=True, kw_only=True):
     lifetime_s: float
     labels: dict[str, str] = {}
     name: str | None = None
+    job: str | None = None
     principal: str = ""
     env: dict[str, str] = {}
     workdir: str | None = None
@@ -152,6 +162,9 @@ class SandboxInfo(_Answer, frozen=True, kw_only=True):
     cause: str | None = None
     exit_code: int | None = None
     usage: Usage | None = None
+    from_disk: str | None = None
+    kept_until: float | None = None
+    """While its disk is kept, after its end."""
     phases_us: dict[str, int] = {}
 
 
@@ -237,6 +250,48 @@ class StopReport(_Answer, frozen=True, kw_only=True):
 
     stopped: list[str]
     failed: list[StopFailure] = []
+
+
+class JobState(StrEnum):
+    """``held``; ``lost`` once its lease is over; ``ended`` by its holder or by ``dsec job stop``."""
+
+    HELD = "held"
+    LOST = "lost"
+    ENDED = "ended"
+
+
+class JobRequest(_Request, frozen=True, kw_only=True):
+    """Take a job. ``holder`` is random for each holder: the same one asking again keeps its number."""
+
+    name: str
+    holder: str
+    lease_s: float = 60.0
+    on_lost: Literal["stop", "pause"] = "stop"
+    max_live: int | None = None
+
+
+class HeartbeatRequest(_Request, frozen=True, kw_only=True):
+    """A sign of life of the holder with that fencing number."""
+
+    fence: int
+
+
+class JobInfo(_Answer, frozen=True, kw_only=True):
+    """A job. ``live`` and ``queued``: its sandboxes that live, and its creates that wait for room."""
+
+    name: str
+    state: JobState
+    fence: int
+    principal: str
+    lease_s: float
+    on_lost: str
+    acquired_at: float
+    expires_at: float
+    max_live: int | None = None
+    lost_at: float | None = None
+    ended_at: float | None = None
+    live: int = 0
+    queued: int = 0
 
 
 class KillRequest(_Request, frozen=True, kw_only=True):

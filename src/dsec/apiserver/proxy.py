@@ -29,7 +29,7 @@ async def forward(link: EdgeLink, route: Route, principal: str, scope: Scope, re
     A client that goes away takes its request with it: the edge sees the connection close, so a queued create leaves.
     """
     headers = {"dsec-principal": principal}
-    for name in (b"content-type", b"content-length"):
+    for name in (b"content-type", b"content-length", b"dsec-job"):
         value = header(scope, name)
         if value is not None:
             headers[name.decode()] = value.decode("latin-1")

@@ -104,6 +104,17 @@ ROUTES: tuple[Route, ...] = (
         method="POST", path="/v1/stop", summary="Stop many of the caller's own",
         request=types.StopFilter, answer=types.StopReport,
     ),
+    Route(
+        method="POST", path="/v1/jobs", summary="Take a job; idempotent by holder",
+        request=types.JobRequest, answer=types.JobInfo,
+    ),
+    Route(method="GET", path="/v1/jobs", summary="Jobs", answer=types.JobInfo, wrapped="jobs"),
+    Route(method="GET", path="/v1/jobs/{name}", summary="One job", answer=types.JobInfo),
+    Route(
+        method="POST", path="/v1/jobs/{name}/heartbeat", summary="Renew a job's lease",
+        request=types.HeartbeatRequest, answer=types.JobInfo,
+    ),
+    Route(method="POST", path="/v1/jobs/{name}/stop", summary="End a job", answer=types.StopReport),
     Route(method="GET", path="/v1/images", summary="Images", answer=types.ImageInfo, wrapped="images"),
     Route(
         method="POST", path="/v1/images/import", summary="Import an image; NDJSON of progress",

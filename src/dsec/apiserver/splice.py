@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Admitted", "Splice", "splice_class"]
 
-_PASSED_ON = (b"sec-websocket-key", b"sec-websocket-version")
+_PASSED_ON = (b"sec-websocket-key", b"sec-websocket-version", b"dsec-job")
 
 
 class Admitted(msgspec.Struct, frozen=True):

@@ -113,10 +113,12 @@ class SandboxArgs:
         changed = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return SandboxArgs(**(changed | _canonical(fields)))
 
-    def request(self, *, key: str, deadline_s: float, on_full: Literal["wait", "raise"]) -> CreateRequest:
+    def request(
+        self, *, key: str, deadline_s: float, on_full: Literal["wait", "raise"], job: str | None = None
+    ) -> CreateRequest:
         """The wire form of a create."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return CreateRequest(key=key, deadline_s=deadline_s, on_full=on_full, **values)
+        return CreateRequest(key=key, deadline_s=deadline_s, on_full=on_full, job=job, **values)
 
 
 class DSecContainerRunArgs(SandboxArgs):

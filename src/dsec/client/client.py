@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, NoReturn, Self, Unpack
 from urllib.parse import quote
@@ -20,6 +21,7 @@ from dsec.client.args import SandboxArgs, SandboxFields, args_of
 from dsec.client.artefacts import Images, Layers, Tokens
 from dsec.client.creating import Creating, CreatingMany
 from dsec.client.discovery import Address, find_address
+from dsec.client.jobs import Job
 from dsec.client.link import Link
 from dsec.client.sandbox import Sandbox
 from dsec.errors import DSecError, InvalidArgument, Unsupported
@@ -46,6 +48,10 @@ class _Found(msgspec.Struct, frozen=True):
     sandboxes: list[types.SandboxInfo]
 
 
+class _Jobs(msgspec.Struct, frozen=True):
+    jobs: list[types.JobInfo]
+
+
 class DSecClient:
     """Opens sandboxes. Makes no connection before it is used.
 
@@ -66,6 +72,8 @@ class DSecClient:
         self._url = url
         self._token = token
         self._max_creates = max_creates_in_flight
+        self._job: tuple[str, int] | None = None
+        """In the name of which job everything is asked, and its holder's fencing number."""
         self._found: Address | None = None
         self._pid = os.getpid()
         self._links: dict[asyncio.AbstractEventLoop, _Connected] = {}
@@ -81,7 +89,7 @@ class DSecClient:
         if url is None:
             with suppress(DSecError):
                 url = self._address().url
-        return _restore, (url, self._max_creates)
+        return _restore, (url, self._max_creates, self._job)
 
     # Its connections
 
@@ -107,8 +115,18 @@ class DSecClient:
 
     def _address(self) -> Address:
         if self._found is None:
-            self._found = find_address(self._url, self._token)
+            self._found = self._find_address()
         return self._found
+
+    def _find_address(self) -> Address:
+        found = find_address(self._url, self._token)
+        return found if self._job is None else replace(found, job=f"{self._job[0]};{self._job[1]}")
+
+    def _in_job(self, name: str, fence: int) -> DSecClient:
+        """The same, with connections of its own, in a job's name."""
+        client = DSecClient(self._url, self._token, max_creates_in_flight=self._max_creates)
+        client._job = (name, fence)
+        return client
 
     def _link(self) -> Link:
         loop = asyncio.get_running_loop()
@@ -123,7 +141,7 @@ class DSecClient:
             self._links, self._pid = {}, os.getpid()
         for known in [known for known in self._links if known.is_closed()]:
             self._links.pop(known).unheld.detach()
-        self._found = find_address(self._url, self._token)
+        self._found = self._find_address()
         link = Link(self._found, self._max_creates)
         guard = _closed_with_loop(link)
         unheld = weakref.finalize(self, _close_later, self._pid, loop, guard)
@@ -183,14 +201,13 @@ class DSecClient:
         self, job: str | None = None, labels: Mapping[str, str] | None = None,
         state: types.SandboxState | str | None = None,
     ) -> AsyncIterator[types.SandboxInfo]:  # fmt: skip
-        """Sandboxes with all of the labels and the state (of several, with commas between); by default the live.
+        """Sandboxes of the job, with all of the labels and the state (or several, with commas); by default the live.
 
         ``state="stopped"`` finds those of the last 24 h.
         """
-        if job is not None:
-            raise Unsupported("find(job=) is not in this version")
         query = [("label", f"{name}={value}") for name, value in (labels or {}).items()]
         query.append(("state", _LIVE if state is None else str(state)))
+        query += [] if job is None else [("job", job)]
         found = await self._link().ask_patiently("GET", "/v1/sandboxes", _Found, query=query)
         for info in found.sandboxes:
             yield info
@@ -199,11 +216,9 @@ class DSecClient:
         self, *, job: str | None = None, labels: Mapping[str, str] | None = None, mine: bool = False
     ) -> types.StopReport:
         """Stop all of the token's principal that match; a filter is required. Others' sandboxes are never touched."""
-        if job is not None:
-            raise Unsupported("stop_all(job=) is not in this version")
-        if not labels and not mine:
-            raise InvalidArgument("stop_all needs labels= or mine=True")
-        body = types.StopFilter(labels=dict(labels) if labels else None, mine=mine)
+        if not labels and not mine and job is None:
+            raise InvalidArgument("stop_all needs job=, labels= or mine=True")
+        body = types.StopFilter(labels=dict(labels) if labels else None, job=job, mine=mine)
         return await self._link().ask_patiently("POST", "/v1/stop", types.StopReport, body=body)
 
     async def status(self) -> types.Status:
@@ -218,6 +233,29 @@ class DSecClient:
         """The paper's form of ``sandbox``."""
         return await self.sandbox(args, deadline_s=timeout)
 
+    # Jobs
+
+    def job(
+        self, name: str, *, lease_s: float = 60, on_lost: Literal["stop", "pause"] = "stop",
+        max_live: int | None = None,
+    ) -> Job:  # fmt: skip
+        """A job, held with ``async with``: its sandboxes end with this process, at the latest ``lease_s`` after it.
+
+        ``on_lost="pause"`` pauses them instead. ``max_live``: most of its sandboxes that live at once. Whoever held
+        the same name before is fenced. Raises InvalidArgument.
+        """
+        if on_lost not in ("stop", "pause"):
+            raise InvalidArgument(f'on_lost is "stop" or "pause", not {on_lost!r}')
+        return Job(self, name, lease_s=lease_s, on_lost=on_lost, max_live=max_live)
+
+    async def jobs(self) -> list[types.JobInfo]:
+        """Every job of the node, by name."""
+        return (await self._link().ask_patiently("GET", "/v1/jobs", _Jobs)).jobs
+
+    async def stop_job(self, name: str) -> types.StopReport:
+        """End a job whoever holds it: its holder is fenced, its sandboxes are stopped. Raises NotFound, Denied."""
+        return await self._link().ask_patiently("POST", f"/v1/jobs/{quote(name, safe='')}/stop", types.StopReport)
+
     # What waits
 
     async def run_microvm(self, args: object, timeout: float = 120.0) -> NoReturn:
@@ -227,13 +265,6 @@ class DSecClient:
     async def run_vm(self, args: object, timeout: float = 120.0) -> NoReturn:
         """Raises Unsupported."""
         raise Unsupported("run_vm is not in this version")
-
-    def job(
-        self, name: str, *, lease_s: float = 60, on_lost: Literal["stop", "pause"] = "stop",
-        max_live: int | None = None,
-    ) -> NoReturn:  # fmt: skip
-        """Raises Unsupported."""
-        raise Unsupported("job is not in this version")
 
     async def call(self, call: object) -> NoReturn:
         """Raises Unsupported."""
@@ -279,10 +310,11 @@ async def _closed(guard: AsyncGenerator[None]) -> None:
         await guard.aclose()
 
 
-def _restore(url: str | None, max_creates: int) -> DSecClient:
+def _restore(url: str | None, max_creates: int, job: tuple[str, int] | None = None) -> DSecClient:
     """An unpickled client: one for all handles of a process that came from the same."""
     with _restoring:
-        known = _restored.get((url, max_creates))
+        known = _restored.get((url, max_creates, job))
         if known is None:
-            known = _restored[(url, max_creates)] = DSecClient(url, max_creates_in_flight=max_creates)
+            known = _restored[(url, max_creates, job)] = DSecClient(url, max_creates_in_flight=max_creates)
+            known._job = job
         return known

@@ -106,7 +106,10 @@ class Creating:
             await asyncio.sleep(wait)
 
     async def _ask(self, link: Link, left_s: float) -> types.SandboxInfo:
-        body = self._args.request(key=self.key, deadline_s=left_s, on_full=self._on_full)
+        job = self._client._job
+        body = self._args.request(
+            key=self.key, deadline_s=left_s, on_full=self._on_full, job=job[0] if job is not None else None
+        )
         try:
             async with asyncio.timeout(left_s + _ANSWER_S):
                 return await link.ask("POST", "/v1/sandboxes", types.SandboxInfo, body=body)

@@ -22,6 +22,13 @@ class Address:
 
     url: str
     token: str = field(repr=False)
+    job: str | None = None
+    """In whose name each request comes: a job's, and its holder's fencing number."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What each request says of it."""
+        return {} if self.job is None else {"dsec-job": self.job}
 
 
 def node_json(environ: Mapping[str, str]) -> Path:

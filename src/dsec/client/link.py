@@ -59,7 +59,7 @@ class Link:
         self._tls = parts.scheme == "https"
         self._other_address_s = _OTHER_ADDRESS_S if _has_addresses(self._host) else None
         self._before = parts.path.rstrip("/")
-        token = {"authorization": f"Bearer {address.token}"}
+        token = {"authorization": f"Bearer {address.token}"} | address.headers
         self._pool = HttpPool(
             self._connect_http, self._unreachable, headers={"host": parts.netloc.rpartition("@")[2]} | token,
             connect_s=_CONNECT_S, idle_s=_IDLE_S,

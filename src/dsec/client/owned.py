@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from dsec.client.discovery import Address
 
-__all__ = ["disown", "own_create", "own_exec", "own_sandbox", "stop_owned"]
+__all__ = ["Owned", "disown", "own_create", "own_exec", "own_job", "own_sandbox", "stop_owned"]
 
 Owned = tuple[Address, str, str, bytes]
 """(where, method, path, body): the request that ends it."""
@@ -30,6 +30,11 @@ def own_create(address: Address, key: str) -> Owned:
 def own_sandbox(address: Address, sandbox_id: str) -> Owned:
     """A sandbox inside its ``async with``."""
     return _own((address, "POST", f"/v1/sandboxes/{sandbox_id}/stop", b"{}"))
+
+
+def own_job(address: Address, name: str) -> Owned:
+    """A job that is held."""
+    return _own((address, "POST", f"/v1/jobs/{quote(name, safe='')}/stop", b""))
 
 
 def own_exec(address: Address, sandbox_id: str, exec_id: str) -> Owned:
@@ -67,7 +72,7 @@ def _end(owned: Owned, limit_s: float) -> bool:
     parts = urlsplit(address.url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=limit_s)
-    headers = {"Authorization": f"Bearer {address.token}", "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {address.token}", "Content-Type": "application/json"} | address.headers
     try:
         connection.request(method, parts.path + path, body, headers)
         return connection.getresponse().status < 500

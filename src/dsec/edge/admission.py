@@ -109,7 +109,8 @@ class Admission:
 
     def waiting(self, whose: Whose) -> int:
         """How many of a group wait."""
-        return len(self._queues.get(whose[0], {}).get(whose[1], ()))
+        groups = self._queues.get(whose[0])
+        return 0 if groups is None else len(groups.get(whose[1], ()))
 
     def obstacle(self, ticket: Ticket) -> str | None:
         """Why a ticket would have to wait: ``max_live``, ``turn``, or the field that is short; None: it would not."""

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dsec.backends.container import ContainerBackend
+from dsec.backends.contract import DiskRemoved, JobLost
 from dsec.backends.link import RuntimeLink
 from dsec.backends.wire import SandboxEnd
 from dsec.edge.capacity import Machine, this_machine
@@ -22,6 +23,9 @@ from dsec.edge.ends import Ends
 from dsec.edge.execs import Execs
 from dsec.edge.file_routes import file_routes
 from dsec.edge.image_routes import image_routes
+from dsec.edge.job_record import Claim, JobRecord, claim_of
+from dsec.edge.job_routes import guarded, job_routes
+from dsec.edge.jobs import Jobs
 from dsec.edge.keeper_tools import KeeperTools
 from dsec.edge.node_routes import node_routes
 from dsec.edge.pausing import Pausing
@@ -75,11 +79,13 @@ class Edge:
         self.ends = Ends(self.core, self.pausing)
         self.creates = Creates(self.core, self.ends, self._spawn)
         self.execs = Execs(self.core)
+        self.jobs = Jobs(self.core, self.creates, self.ends, self._cut)
+        self.ends.on_other = self._other
         self._recovery = Recovery(self.core, self.creates, self.ends, self.pausing)
         self._tasks: asyncio.TaskGroup | None = None
         self._watch: asyncio.Task[None] | None = None
-        self.relays: set[Relay] = set()
-        """WebSockets that are open."""
+        self.relays: dict[Relay, Claim | None] = {}
+        """WebSockets that are open, and in the name of which job's holder."""
         self.recovered = False
         """Whether records and runtime agreed once since the start."""
         self.app = self._application()
@@ -140,6 +146,7 @@ class Edge:
         core.records.begin_boot(core.boot_id)
         for record in core.records.live():
             core.add(record)
+        self.jobs.adopt()
         core.past.extend(core.records.not_catalogued())
 
     def _lose_earlier_boot(self) -> None:
@@ -157,6 +164,7 @@ class Edge:
             self._watch.cancel()
         self._watch = self._tasks.create_task(self._listen())
         await asyncio.sleep(0)  # the subscription is sent before the question
+        await self.jobs.mirror_all()
         await self._compare()
         await self._tools.sweep(self._joined)
         self.recovered = True
@@ -209,24 +217,46 @@ class Edge:
         while old := core.records.ended_before(before, _REAP_AT_ONCE):
             await self.ends.bury(old)
         core.records.expire_creates(before)
+        self.jobs.reap(before)
+
+    async def _relay(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        claim = claim_of(headers.get(b"dsec-job"))
+        principal = headers.get(b"dsec-principal", "")
+
+        def check() -> None:
+            if claim is not None:
+                self.jobs.check(claim, principal)
+
+        relay = Relay(self.core, self.execs, check, receive, send)
+        self.relays[relay] = claim
+        try:
+            await relay.run()
+        finally:
+            del self.relays[relay]
+
+    def _cut(self, job: JobRecord) -> None:
+        for relay, claim in self.relays.items():
+            if claim is not None and claim.job == job.name and (claim.fence < job.fence or job.ended_at is not None):
+                relay.cut()
+
+    def _other(self, event: JobLost | DiskRemoved) -> None:
+        if isinstance(event, JobLost):
+            self.jobs.note(event)
 
     def _application(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         routes = [
-            *sandbox_routes(self.core, self.creates, self.ends, self.execs, self.pausing),
+            *sandbox_routes(self.core, self.creates, self.ends, self.execs, self.pausing, self.jobs),
             *file_routes(self.core),
             *image_routes(self.core),
             *node_routes(self.core),
         ]
+        routes = [*(guarded(self.jobs, route) for route in routes), *job_routes(self.jobs)]
         http = application(routes, _unknown)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "websocket" and scope["path"] == "/v1/ws":
-                relay = Relay(self.core, self.execs, receive, send)
-                self.relays.add(relay)
-                try:
-                    await relay.run()
-                finally:
-                    self.relays.discard(relay)
+                await self._relay(scope, receive, send)
             elif scope["type"] == "http":
                 await http(scope, receive, send)
             elif scope["type"] == "websocket":

@@ -68,7 +68,9 @@ def key_conflict(key: str) -> Conflict:
 def full(field: str, waiting: int) -> CapacityError:
     """No room now, for a caller that does not wait."""
     return CapacityError(
-        f"the node is full ({field}); {waiting} creates wait",
+        "the job has as many live sandboxes as its max_live"
+        if field == "max_live"
+        else f"the node is full ({field}); {waiting} creates wait",
         phase="admission",
         retry_after_s=_RETRY_AFTER_S,
         remedy="Wait (on_full='wait'), stop sandboxes, or ask for a smaller request",

@@ -19,6 +19,7 @@ from dsec.edge.admission import Admission, Ticket
 from dsec.edge.batch import Batch
 from dsec.edge.capacity import Machine, capacity_of
 from dsec.edge.catalogue import Catalogue
+from dsec.edge.job_record import JobRecord
 from dsec.edge.record import SandboxRecord
 from dsec.edge.records import Records
 from dsec.errors import DSecError, NotFound, OutcomeUnknown, SandboxGone
@@ -118,6 +119,11 @@ class Core:
         self._layers.pop(sandbox_id, None)
         self.wake(self.admission.release(sandbox_id))
 
+    def limit(self, job: JobRecord) -> None:
+        """A job's most live sandboxes, while it has not ended."""
+        most = job.max_live if job.ended_at is None else None
+        self.wake(self.admission.limit((job.project, job.group), most))
+
     def measured(self, stats: NodeStats) -> None:
         """The runtime's counts have come."""
         self.stats = stats
@@ -161,7 +167,7 @@ class Core:
         """A sandbox lives (or is to be made): count it and its name."""
         self.live[record.id] = record
         self.hold_layers(record.id, record.layers)
-        self.admission.hold(record.id, record.demand.need)
+        self.admission.hold(record.id, record.demand.need, record.whose)
         if record.name is not None:
             self.names[record.name] = record.id
 

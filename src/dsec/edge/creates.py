@@ -23,7 +23,7 @@ from dsec.edge.core import PROJECT, Core
 from dsec.edge.demands import Demand, check_create, demand_of
 from dsec.edge.ends import Ends
 from dsec.edge.environment import Environment, environment_of
-from dsec.edge.record import ExecRecord, SandboxRecord
+from dsec.edge.record import ExecRecord, SandboxRecord, whose_of
 from dsec.edge.specs import canonical_create, main_exec_id, sandbox_spec
 from dsec.errors import (
     CapacityError,
@@ -229,9 +229,11 @@ class Creates:
 
     async def _admit(self, attempt: Attempt, demand: Demand) -> None:
         admission = self._core.admission
-        ticket = Ticket(attempt.sandbox_id, f"{PROJECT}/{attempt.principal}", demand.need)
-        if attempt.request.on_full == "raise" and (len(admission) or demand.need.beyond(admission.room)):
-            raise full(admission.lacking(demand.need), len(admission))
+        project, group = whose_of(PROJECT, attempt.request.job, attempt.principal)
+        ticket = Ticket(attempt.sandbox_id, group, demand.need, project)
+        obstacle = admission.obstacle(ticket)
+        if attempt.request.on_full == "raise" and obstacle is not None:
+            raise full(obstacle, len(admission))
         await self._core.admitted(ticket)
 
     def _record(self, attempt: Attempt, demand: Demand, environment: Environment) -> SandboxRecord:
@@ -259,6 +261,7 @@ class Creates:
             lifetime_s=request.lifetime_s,
             exec_timeout_s=request.exec_timeout_s,
             main_exec_id=None if environment.command is None else main_exec_id(attempt.sandbox_id),
+            job=request.job,
             story=life.advance(
                 [], SandboxState.CREATING, at=now, cause="requested", actor=attempt.principal or "unknown"
             ),

@@ -103,6 +103,8 @@ def check_create(request: CreateRequest, config: NodeConfig) -> None:
     ids.check_key(request.key)
     if request.name is not None:
         ids.check_name(request.name)
+    if request.job is not None:
+        ids.check_job(request.job)
     if not request.image:
         raise InvalidArgument("image is empty")
     _time("deadline_s", request.deadline_s, _DEADLINE_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -26,6 +26,8 @@ class Ends:
 
     def __init__(self, core: Core, pausing: Pausing) -> None:
         self._core = core
+        self.on_other: Callable[[JobLost | DiskRemoved], None] = lambda _: None
+        """Told what concerns no single live sandbox."""
         self._pausing = pausing
         self._asked: dict[str, str] = {}
         """Who asked for the stop of a sandbox: the runtime's event may come before its answer."""
@@ -108,7 +110,7 @@ class Ends:
             elif isinstance(event, ExecEnded):
                 self.note_exec(event.sandbox_id, event.end)
             elif isinstance(event, JobLost | DiskRemoved):
-                continue
+                self.on_other(event)
             else:
                 self._pausing.note(event)
 

@@ -9,11 +9,13 @@ import msgspec
 from dsec.api.types import Ended, ExecInfo, ExecUsage, SandboxInfo, SandboxState, Stopped, StoryEntry, Usage
 from dsec.backends.wire import ExecEnd, ExecState, Proof, SandboxEnd, SandboxUse
 from dsec.edge import life
+from dsec.edge.admission import Whose
 from dsec.edge.demands import Demand
 
-__all__ = ["ExecRecord", "SandboxRecord", "exec_info", "hostname_of", "info_of", "stopped_of", "usage_of"]
+__all__ = ["ExecRecord", "SandboxRecord", "exec_info", "hostname_of", "info_of", "stopped_of", "usage_of", "whose_of"]
 
 _MIB = 1 << 20
+_GIB = 1 << 30
 _HOSTNAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?")
 
 
@@ -52,6 +54,15 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     use: SandboxUse | None = None
     proof: Proof = Proof()
     phases_us: dict[str, int] = {}
+    job: str | None = None
+    from_disk: str | None = None
+    kept_until: float | None = None
+    """While its disk is kept."""
+
+    @property
+    def whose(self) -> Whose:
+        """Its place in the queue of creates."""
+        return whose_of(self.project, self.job, self.principal)
 
     @property
     def state(self) -> SandboxState:
@@ -89,6 +100,7 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
             return False
         self.story, self.ended_at, self.cause = story, story[-1].at, end.cause
         self.exit_code, self.use, self.proof = end.exit_code, end.usage, end.proof
+        self.kept_until = end.kept_until
         return True
 
 
@@ -110,6 +122,11 @@ class ExecRecord(msgspec.Struct, kw_only=True):
     def is_over(self) -> bool:
         """Whether its outcome is recorded."""
         return self.end is not None or self.error is not None
+
+
+def whose_of(project: str, job: str | None, principal: str) -> Whose:
+    """Who waits together: a job's creates, or those of a principal that belong to no job."""
+    return project, f"job:{job}" if job is not None else f"@{principal}"
 
 
 def hostname_of(sandbox_id: str, name: str | None) -> str:
@@ -140,6 +157,7 @@ def info_of(record: SandboxRecord, use: Usage | None = None) -> SandboxInfo:
         lifetime_s=record.lifetime_s,
         labels=record.labels,
         name=record.name,
+        job=record.job,
         principal=record.principal,
         env=record.own_env,
         workdir=record.workdir,
@@ -151,6 +169,8 @@ def info_of(record: SandboxRecord, use: Usage | None = None) -> SandboxInfo:
         cause=record.cause,
         exit_code=record.exit_code,
         usage=use,
+        from_disk=record.from_disk,
+        kept_until=record.kept_until,
         phases_us=record.phases_us,
     )
 
@@ -168,6 +188,7 @@ def usage_of(record: SandboxRecord, use: SandboxUse, at: float) -> Usage:
         pids_peak=use.pids_peak,
         read_bytes=use.read_bytes,
         written_bytes=use.written_bytes,
+        memory_gib_s=use.memory_byte_s / _GIB,
     )
 
 

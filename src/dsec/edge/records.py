@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from dsec.backends.wire import ExecEnd
+from dsec.edge.job_record import JobRecord
 from dsec.edge.record import ExecRecord, SandboxRecord
 
 __all__ = ["CreateRecord", "Records"]
@@ -43,6 +44,9 @@ CREATE TABLE IF NOT EXISTS execs (
     sandbox_id TEXT NOT NULL, exec_id TEXT NOT NULL, body BLOB NOT NULL, argv BLOB NOT NULL, started_at REAL NOT NULL,
     is_main INTEGER NOT NULL, result BLOB, error BLOB, PRIMARY KEY (sandbox_id, exec_id)
 );
+CREATE TABLE IF NOT EXISTS jobs (
+    project TEXT NOT NULL, name TEXT NOT NULL, doc BLOB NOT NULL, PRIMARY KEY (project, name)
+) WITHOUT ROWID;
 """
 
 _LAST_TURN = """
@@ -56,6 +60,7 @@ WHERE sandbox_id IN (SELECT id FROM live) AND result IS NULL AND error IS NULL
 
 _pack = msgspec.msgpack.Encoder().encode
 _record = msgspec.msgpack.Decoder(SandboxRecord).decode
+_job = msgspec.msgpack.Decoder(JobRecord).decode
 _end = msgspec.msgpack.Decoder(ExecEnd).decode
 _any = msgspec.msgpack.Decoder(Any).decode
 _argv = msgspec.msgpack.Decoder(list[bytes]).decode
@@ -80,6 +85,8 @@ class Records:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=OFF")
         self._db.executescript(_SCHEMA)
+        self._jobs = {(each.project, each.name): each for each in map(_job, self._column("SELECT doc FROM jobs"))}
+        """All of them: every request of a job's holder looks here."""
         self._open: dict[str, set[str]] = {}
         """Execs without an outcome, by sandbox: what most questions about them are answered from."""
         for sandbox_id, exec_id in self._db.execute(_OPEN_EXECS):
@@ -89,6 +96,9 @@ class Records:
     def close(self) -> None:
         """End the connection."""
         self._db.close()
+
+    def _column(self, query: str) -> list[Any]:
+        return [row[0] for row in self._db.execute(query)]
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -204,7 +214,9 @@ class Records:
         if self.of_another_boot(boot_id):
             self._db.executescript(
                 "DELETE FROM live; DELETE FROM ended; DELETE FROM catalogued; DELETE FROM creates; DELETE FROM execs;"
+                "DELETE FROM jobs;"
             )
+            self._jobs.clear()
         self._db.execute("DELETE FROM boot")
         self._db.execute("INSERT INTO boot VALUES (?)", (boot_id,))
 
@@ -244,6 +256,26 @@ class Records:
     def expire_creates(self, before: float) -> None:
         """Forget keys that are older than a time."""
         self._db.execute("DELETE FROM creates WHERE at < ?", (before,))
+
+    # Jobs
+
+    def job(self, project: str, name: str) -> JobRecord | None:
+        """A job by name."""
+        return self._jobs.get((project, name))
+
+    def jobs(self) -> list[JobRecord]:
+        """All jobs, by name."""
+        return [self._jobs[key] for key in sorted(self._jobs)]
+
+    def save_job(self, record: JobRecord) -> None:
+        """Commit a job as it is now."""
+        self._db.execute("INSERT OR REPLACE INTO jobs VALUES (?,?,?)", (record.project, record.name, _pack(record)))
+        self._jobs[record.project, record.name] = record
+
+    def remove_job(self, project: str, name: str) -> None:
+        """Forget a job."""
+        self._db.execute("DELETE FROM jobs WHERE project = ? AND name = ?", (project, name))
+        self._jobs.pop((project, name), None)
 
     # Execs
 

@@ -36,10 +36,14 @@ RESTART, PROTOCOL, UNREADABLE = 1012, 1002, 1003
 
 
 class Relay:
-    """The life of one WebSocket. ``run`` returns when either side is gone."""
+    """The life of one WebSocket. ``run`` returns when either side is gone.
 
-    def __init__(self, core: Core, execs: Execs, receive: Receive, send: Send) -> None:
+    ``check`` raises what is to be told to whoever opens a stream and may not.
+    """
+
+    def __init__(self, core: Core, execs: Execs, check: Callable[[], None], receive: Receive, send: Send) -> None:
         self._core = core
+        self._check = check
         self._execs = execs
         self._receive = receive
         self._send = send
@@ -75,6 +79,10 @@ class Relay:
                     task.cancel()
         finally:
             self._runtime.close()
+
+    def cut(self) -> None:
+        """Hang up: the client connects again, and is told why when it opens its streams anew."""
+        self._close(RESTART)
 
     # From the client
 
@@ -133,6 +141,7 @@ class Relay:
             self._put(frames.error_frame(stream, wire))
 
     def _dispatch(self, stream: int, method: str, params: dict[str, Any]) -> None:
+        self._check()
         if method == "exec":
             self._forward(stream, self._execs.open(params))
         elif method == "attach":

@@ -18,6 +18,8 @@ from dsec.edge.core import Core
 from dsec.edge.creates import Creates
 from dsec.edge.ends import Ends
 from dsec.edge.execs import Execs
+from dsec.edge.job_record import claim_of
+from dsec.edge.jobs import Jobs
 from dsec.edge.life import RUNS
 from dsec.edge.pausing import Pausing
 from dsec.edge.record import SandboxRecord, info_of, stopped_of, usage_of
@@ -36,18 +38,24 @@ _CLIENT_GONE = 499
 class _Sandboxes:
     """The answers."""
 
-    def __init__(self, core: Core, creates: Creates, ends: Ends, execs: Execs, pausing: Pausing) -> None:
+    def __init__(self, core: Core, creates: Creates, ends: Ends, execs: Execs, pausing: Pausing, jobs: Jobs) -> None:
         self._core = core
         self._creates = creates
         self._ends = ends
         self._execs = execs
         self._pausing = pausing
+        self._jobs = jobs
 
     def _record(self, request: Request) -> SandboxRecord:
         return self._core.find(request.path_params["id"])
 
     async def create(self, request: Request) -> Response:
         asked = await body_as(request, CreateRequest)
+        claim = claim_of(request.headers.get("dsec-job"))
+        if asked.job is not None:
+            if claim is None or claim.job != asked.job:
+                raise InvalidArgument("only its holder creates in a job: the header dsec-job is missing or another's")
+            await self._jobs.admit(claim, principal_of(request))
         record = await self._creates.create(asked, principal_of(request), disconnected(request))
         return Response(status_code=_CLIENT_GONE) if record is None else json_answer(info_of(record))
 
@@ -57,18 +65,17 @@ class _Sandboxes:
 
     async def find(self, request: Request) -> Response:
         query = query_of(request, "state", "label", "name", "job", "mine")
-        if "job" in query:
-            raise Unsupported("job: jobs come later")
         states = _states(query.get("state", []))
         labels = _labels(query.get("label", []))
-        names = query.get("name", [])
+        names, jobs = query.get("name", []), query.get("job", [])
         mine = principal_of(request) if query.get("mine", [""])[0].lower() in ("1", "true", "yes") else None
         found: list[SandboxInfo] = []
         if states & _LIVE:
-            found += [info_of(each) for each in self._core.live.values() if _fits(each, states, labels, names, mine)]
+            live = self._core.live.values()
+            found += [info_of(each) for each in live if _fits(each, states, labels, names, mine, jobs)]
         if states & _ENDED:
             ended = self._core.records.ended()
-            found += [info_of(each) for each in ended if _fits(each, states, labels, names, mine)]
+            found += [info_of(each) for each in ended if _fits(each, states, labels, names, mine, jobs)]
         return json_answer({"sandboxes": found})
 
     async def info(self, request: Request) -> Response:
@@ -120,13 +127,12 @@ class _Sandboxes:
 
     async def stop_many(self, request: Request) -> Response:
         asked = await body_as(request, StopFilter)
-        if asked.job is not None:
-            raise Unsupported("job: jobs come later")
-        if not asked.mine and not asked.labels:
-            raise InvalidArgument("a filter is required", remedy="Give labels, or mine=true")
+        if not asked.mine and not asked.labels and asked.job is None:
+            raise InvalidArgument("a filter is required", remedy="Give labels, a job, or mine=true")
         me = principal_of(request)
         labels = asked.labels or {}
-        records = [each for each in self._core.live.values() if _fits(each, _LIVE, labels, [], me)]
+        jobs = [] if asked.job is None else [asked.job]
+        records = [each for each in self._core.live.values() if _fits(each, _LIVE, labels, [], me, jobs)]
         return json_answer(await self._ends.stop_many(records, actor=me))
 
     async def execs(self, request: Request) -> Response:
@@ -171,19 +177,27 @@ def _labels(asked: list[str]) -> dict[str, str]:
 
 
 def _fits(
-    record: SandboxRecord, states: frozenset[str], labels: dict[str, str], names: list[str], principal: str | None
+    record: SandboxRecord,
+    states: frozenset[str],
+    labels: dict[str, str],
+    names: list[str],
+    principal: str | None,
+    jobs: list[str],
 ) -> bool:
     return (
         record.state in states
         and (principal is None or record.principal == principal)
         and (not names or record.name in names)
+        and (not jobs or record.job in jobs)
         and all(record.labels.get(name) == value for name, value in labels.items())
     )
 
 
-def sandbox_routes(core: Core, creates: Creates, ends: Ends, execs: Execs, pausing: Pausing) -> list[Route]:
+def sandbox_routes(
+    core: Core, creates: Creates, ends: Ends, execs: Execs, pausing: Pausing, jobs: Jobs
+) -> list[Route]:
     """All of them."""
-    own = _Sandboxes(core, creates, ends, execs, pausing)
+    own = _Sandboxes(core, creates, ends, execs, pausing, jobs)
     one = "/v1/sandboxes/{id}"
     return [
         Route("POST", "/v1/sandboxes", answered(own.create)),

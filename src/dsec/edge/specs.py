@@ -174,6 +174,8 @@ def sandbox_spec(record: SandboxRecord) -> SandboxSpec:
         idle_timeout_ms=whole_ms(record.idle_timeout_s),
         lifetime_ms=whole_ms(record.lifetime_s),
         main=_main(record),
+        job=record.job,
+        from_disk=record.from_disk,
     )
 
 

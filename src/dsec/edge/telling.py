@@ -15,11 +15,12 @@ from dsec.backends.link import Stream
 from dsec.edge.core import Core
 from dsec.edge.record import ExecRecord, SandboxRecord
 from dsec.edge.specs import MAX_OUTPUT_BYTES, refused
-from dsec.errors import NotFound
+from dsec.errors import NotFound, SandboxGone
 
 __all__ = ["Told", "tell_events", "tell_logs"]
 
 _NEXT_EXEC_S = 0.25
+_COMMIT_S = 5.0
 
 
 class Told(Protocol):
@@ -141,12 +142,15 @@ class _Logs:
             self._current = None
             source.close()
 
-    @staticmethod
-    async def _next(source: Stream) -> list[Any] | None:
+    async def _next(self, source: Stream) -> list[Any] | None:
         try:
             return await source.next()
         except NotFound:
             return None  # recorded as an intent, never started: it has no output
+        except SandboxGone:
+            # Whoever has followed a sandbox to its end finds it ended, although the event comes a moment later.
+            await self._core.until_over(self._record, _COMMIT_S)
+            return None
 
     def _open(self, each: ExecRecord) -> Stream:
         link = self._core.link

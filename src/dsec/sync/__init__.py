@@ -9,7 +9,7 @@ loop, in any thread and after a fork. Imports ``dsec.client`` and ``dsec.errors`
         print(sandbox.run_shell("echo hello").stdout)
 """
 
-from dsec.sync.client import DSecClient
+from dsec.sync.client import DSecClient, Job
 from dsec.sync.sandbox import Exec, Sandbox
 
-__all__ = ["DSecClient", "Exec", "Sandbox"]
+__all__ = ["DSecClient", "Exec", "Job", "Sandbox"]

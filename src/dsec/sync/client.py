@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from dsec.client import artefacts, client
+from dsec.client import artefacts, client, jobs
 from dsec.client.creating import CreatingMany as _CreatingMany
 from dsec.client.results import Created
 from dsec.client.sandbox import Sandbox as _Sandbox
+from dsec.errors import DSecError
 from dsec.sync.mirror import Mirror, blocking, blocking_as, iterating, plain, refused
 from dsec.sync.portal import iterate, run
 from dsec.sync.sandbox import Sandbox
 
-__all__ = ["CreatingMany", "DSecClient", "Images", "Layers", "Tokens"]
+__all__ = ["CreatingMany", "DSecClient", "Images", "Job", "Layers", "Tokens"]
 
 
 class Images(Mirror[artefacts.Images]):
@@ -57,6 +58,48 @@ class CreatingMany(Mirror[_CreatingMany]):
 
 def _created(made: Created[_Sandbox]) -> Created[Sandbox]:
     return Created(made.index, made.key, Sandbox(made.sandbox) if made.sandbox is not None else None, made.error)
+
+
+class Job(Mirror[jobs.Job]):
+    """A job; ``with`` takes it, and ends it with all its sandboxes. Signs of life come from the background thread."""
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run(self._core.__aexit__(kind, error, trace))
+
+    def open(self) -> Self:
+        """Take it, from its former holder too. Raises Denied for another principal's, InvalidArgument, NodeError."""
+        run(self._core.open())
+        return self
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._core.name
+
+    @property
+    def fence(self) -> int:
+        """The fencing number of this holder."""
+        return self._core.fence
+
+    @property
+    def lost_by(self) -> DSecError | None:
+        """Why no more signs of life are given, Fenced mostly; None while they are."""
+        return self._core.lost_by
+
+    stop = blocking(jobs.Job.stop)
+    detach = blocking(jobs.Job.detach)
+    info = blocking(jobs.Job.info)
+    sandbox = blocking_as(Sandbox, jobs.Job.sandbox)
+    sandboxes = plain(CreatingMany, jobs.Job.sandboxes)
+    attach = plain(Sandbox, jobs.Job.attach)
+    get = blocking_as(Sandbox, jobs.Job.get)
+    find = iterating(jobs.Job.find)
+    stop_all = blocking(jobs.Job.stop_all)
 
 
 class DSecClient(Mirror[client.DSecClient]):
@@ -108,6 +151,8 @@ class DSecClient(Mirror[client.DSecClient]):
     run_container = blocking_as(Sandbox, client.DSecClient.run_container)
     run_microvm = blocking(client.DSecClient.run_microvm)
     run_vm = blocking(client.DSecClient.run_vm)
-    job = refused(client.DSecClient.job)
+    job = plain(Job, client.DSecClient.job)
+    jobs = blocking(client.DSecClient.jobs)
+    stop_job = blocking(client.DSecClient.stop_job)
     call = blocking(client.DSecClient.call)
     call_many = refused(client.DSecClient.call_many)

@@ -94,9 +94,9 @@ class Api:
 
     async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """The JSON answer."""
-        principal = options.pop("principal", "alice")
+        headers = _headers(options.pop("principal", "alice"), options.pop("job", None))
         async with self.session.request(
-            method, "http://edge" + path, json=body, headers={"dsec-principal": principal}, **options
+            method, "http://edge" + path, json=body, headers=headers, **options
         ) as answer:
             if answer.status >= 400:
                 raise error_from_wire((await answer.json())["error"])
@@ -110,10 +110,14 @@ class Api:
         return answer
 
     @contextlib.asynccontextmanager
-    async def socket(self) -> AsyncIterator[Socket]:
-        """A WebSocket."""
-        async with self.session.ws_connect("http://edge/v1/ws", headers={"dsec-principal": "alice"}) as ws:
+    async def socket(self, job: str | None = None) -> AsyncIterator[Socket]:
+        """A WebSocket, in the name of a job's holder."""
+        async with self.session.ws_connect("http://edge/v1/ws", headers=_headers("alice", job)) as ws:
             yield Socket(ws)
+
+
+def _headers(principal: str, job: str | None) -> dict[str, str]:
+    return {"dsec-principal": principal} | ({} if job is None else {"dsec-job": job})
 
 
 class World:

@@ -19,7 +19,7 @@ from aiohttp import web
 from dsec.api import frames, types
 from dsec.api.http import error_body, status_of
 from dsec.api.ids import exec_id, new_sandbox_id
-from dsec.errors import Conflict, DSecError, FileMissing, InvalidArgument, NotFound, Unsupported
+from dsec.errors import Conflict, DSecError, Fenced, FileMissing, InvalidArgument, NotFound, Unsupported
 from dsec.testing.fake_edge_execs import FakeExec, OutStream, argv_of
 
 __all__ = ["FakeEdge"]
@@ -44,6 +44,8 @@ class FakeEdge:
         self.frames_in = 0
         self.uploads: dict[str, bytes] = {}
         self.images: dict[str, types.ImageInfo] = {}
+        self.jobs: dict[str, types.JobInfo] = {}
+        self.beats: list[tuple[str, int]] = []
         self.gone: list[str] = []
         """Held requests whose client went away."""
         self._someone_gone = asyncio.Event()
@@ -109,6 +111,11 @@ class FakeEdge:
                 web.get("/v1/sandboxes/{id}", self._get),
                 web.delete("/v1/creates/{key}", self._cancel),
                 web.post("/v1/stop", self._stop_many),
+                web.post("/v1/jobs", self._take_job),
+                web.get("/v1/jobs", self._list_jobs),
+                web.get("/v1/jobs/{name}", self._get_job),
+                web.post("/v1/jobs/{name}/heartbeat", self._heartbeat),
+                web.post("/v1/jobs/{name}/stop", self._stop_job),
                 web.post("/v1/sandboxes/{id}/stop", self._stop),
                 web.delete("/v1/sandboxes/{id}", self._remove),
                 web.post("/v1/sandboxes/{id}/pause", self._pause),
@@ -140,6 +147,8 @@ class FakeEdge:
         self.requests.append((request.method, request.path, request.headers.get("dsec-principal", "")))
         label = f"{request.method} {request.path}"
         try:
+            if request.path != "/v1/ws":
+                self._check_claim(request.headers.get("dsec-job"))
             for route, errors in self._failures.items():
                 if _fits(route, label) and errors:
                     raise errors.pop(0)
@@ -215,7 +224,7 @@ class FakeEdge:
             image_digest="0" * 64, layers=[], backend=asked.backend, created_at=time.time(), cpu=_limit(asked.cpu),
             memory_mib=_limit(asked.memory_mib), disk_mib=_limit(asked.disk_mib), pids=int(_limit(asked.pids)),
             idle_timeout_s=asked.idle_timeout_s, lifetime_s=asked.lifetime_s, labels=asked.labels, name=asked.name,
-            principal=principal, env=asked.env, workdir=asked.workdir, user=asked.user,
+            principal=principal, env=asked.env, workdir=asked.workdir, user=asked.user, job=asked.job,
         )  # fmt: skip
 
     async def _find(self, request: web.Request) -> web.Response:
@@ -224,9 +233,48 @@ class FakeEdge:
         found = [
             info
             for info in self.sandboxes.values()
-            if info.state in states and all(info.labels.get(k) == v for k, _, v in labels)
+            if info.state in states
+            and all(info.labels.get(k) == v for k, _, v in labels)
+            and request.query.get("job") in (None, info.job)
         ]
         return _json({"sandboxes": found})
+
+    def _check_claim(self, header: str | None) -> None:
+        if header is not None:
+            name, _, fence = header.rpartition(";")
+            if self.jobs[name].fence != int(fence):
+                raise Fenced("the job has a newer holder", phase="job")
+
+    async def _take_job(self, request: web.Request) -> web.Response:
+        asked = msgspec.json.decode(await request.read(), type=types.JobRequest)
+        known = self.jobs.get(asked.name)
+        self.jobs[asked.name] = types.JobInfo(
+            name=asked.name, state=types.JobState.HELD, fence=1 if known is None else known.fence + 1, principal="p",
+            lease_s=asked.lease_s, on_lost=asked.on_lost, max_live=asked.max_live, acquired_at=time.time(),
+            expires_at=time.time() + asked.lease_s,
+        )  # fmt: skip
+        return _json(self.jobs[asked.name])
+
+    async def _list_jobs(self, _: web.Request) -> web.Response:
+        return _json({"jobs": list(self.jobs.values())})
+
+    async def _get_job(self, request: web.Request) -> web.Response:
+        return _json(self.jobs[request.match_info["name"]])
+
+    async def _heartbeat(self, request: web.Request) -> web.Response:
+        asked = msgspec.json.decode(await request.read(), type=types.HeartbeatRequest)
+        info = self.jobs[request.match_info["name"]]
+        self._check_claim(f"{info.name};{asked.fence}")
+        self.beats.append((info.name, asked.fence))
+        return _json(info)
+
+    async def _stop_job(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        chosen = [info.id for info in self.sandboxes.values() if info.job == name and info.ended_at is None]
+        for sandbox_id in chosen:
+            self._end(sandbox_id, "stopped")
+        self.jobs[name] = msgspec.structs.replace(self.jobs[name], state=types.JobState.ENDED)
+        return _json(types.StopReport(stopped=chosen))
 
     async def _get(self, request: web.Request) -> web.Response:
         return _json(self._sandbox(request))
@@ -401,6 +449,7 @@ class FakeEdge:
         number, kind = frame[0], frame[1]
         if kind == frames.Kind.OPEN:
             try:
+                self._check_claim(socket._req.headers.get("dsec-job") if socket._req is not None else None)
                 stream = OutStream(number, self._opened(frame[2], frame[3]), frame[3], socket.send_bytes)
             except DSecError as error:
                 await socket.send_bytes(frames.error_frame(number, error.to_wire()))

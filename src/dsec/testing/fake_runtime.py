@@ -14,6 +14,7 @@ from typing import Any
 from dsec.errors import (
     Conflict,
     DSecError,
+    Fenced,
     NotFound,
     SandboxGone,
     Unsupported,
@@ -68,6 +69,8 @@ class FakeRuntime:
         """Method → the error of its next call."""
         self.stats: dict[str, int] = {"pool_bytes": 64 << 30, "descriptors_limit": 20_000}
         self.forgotten: dict[str, FakeSandbox] = {}
+        self.leases: dict[str, dict[str, Any]] = {}
+        self.disks: dict[str, dict[str, Any]] = {}
         self._gates: dict[tuple[str, str], list[Gate]] = {}
         self._server: asyncio.Server | None = None
         self._connections: set[FakeConnection] = set()
@@ -154,6 +157,7 @@ class FakeRuntime:
                 "exit_code": exit_code,
                 "usage": self.use(),
                 "proof": {"processes": 0, "waited_ns": 1000},
+                "kept_until": self.disks.get(sandbox_id, {}).get("kept_until"),
             }
             gone = SandboxGone(f"the sandbox has ended: {cause}", sandbox_id=sandbox_id, cause=cause).to_wire()
             for each in sandbox.execs.values():
@@ -218,6 +222,8 @@ class FakeRuntime:
 
     def _sandbox_create(self, params: dict[str, Any]) -> dict[str, Any]:
         sandbox_id = params["sandbox_id"]
+        if params.get("job") is not None and params["job"] not in self.leases:
+            raise Conflict("the job has no lease")
         known = self.sandboxes.get(sandbox_id)
         existing = known is not None
         if known is None:
@@ -236,7 +242,12 @@ class FakeRuntime:
         }  # fmt: skip
 
     def _sandbox_stop(self, params: dict[str, Any]) -> dict[str, Any]:
-        self.find(params["sandbox_id"])
+        sandbox = self.find(params["sandbox_id"])
+        keep_ms = params.get("keep_ms")
+        if keep_ms is not None and sandbox.end is None:
+            until = time.time() + keep_ms / 1000
+            kept = {"sandbox_id": params["sandbox_id"], "kept_until": until, "bytes": 4096}
+            self.disks[params["sandbox_id"]] = kept
         return self.end_sandbox(params["sandbox_id"], params["cause"])
 
     def _sandbox_forget(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -284,6 +295,39 @@ class FakeRuntime:
         told = {"sandbox_id": sandbox_id, "at": time.time(), "cause": cause}
         self._event({"type": "sandbox.resumed"} | told)
         return True
+
+    def _job_lease(self, params: dict[str, Any]) -> dict[str, Any]:
+        known = self.leases.get(params["job"])
+        if known is not None and known["fence"] > params["fence"]:
+            raise Fenced("the job has a newer holder")
+        self.leases[params["job"]] = params
+        return {}
+
+    def _job_end(self, params: dict[str, Any]) -> dict[str, Any]:
+        if any(each.spec.get("job") == params["job"] and each.end is None for each in self.sandboxes.values()):
+            raise Conflict("a sandbox belongs to the job")
+        self.leases.pop(params["job"], None)
+        return {}
+
+    def lose_job(self, job: str) -> None:
+        """The time of a lease is over."""
+        lease = self.leases[job]
+        for sandbox_id, each in self.sandboxes.items():
+            if each.spec.get("job") == job and each.end is None:
+                if lease["on_lost"] == "stop":
+                    self.end_sandbox(sandbox_id, "lease")
+                else:
+                    self._sandbox_freeze({"sandbox_id": sandbox_id, "cause": "lease"})
+        self._event({"type": "job.lost", "job": job, "fence": lease["fence"], "at": time.time()})
+
+    def _disk_list(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"disks": list(self.disks.values())}
+
+    def _disk_remove(self, params: dict[str, Any]) -> dict[str, Any]:
+        for each in params["sandbox_ids"]:
+            if self.disks.pop(each, None) is not None:
+                self._event({"type": "disk.removed", "sandbox_id": each})
+        return {}
 
     def _sandbox_usage(self, params: dict[str, Any]) -> dict[str, Any]:
         self.live(params["sandbox_id"])

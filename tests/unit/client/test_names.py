@@ -12,7 +12,7 @@ import pytest
 import dsec
 import dsec.errors
 import dsec.sync
-from dsec.client import artefacts, client, discovery, execs, files, sandbox, stdin
+from dsec.client import artefacts, client, discovery, execs, files, jobs, sandbox, stdin
 from dsec.node.paths import NodePaths
 from dsec.sync import client as sync_client
 from dsec.sync import sandbox as sync_sandbox
@@ -23,6 +23,7 @@ PAIRS = [
     (execs.Exec, sync_sandbox.Exec),
     (stdin.Stdin, sync_sandbox.Stdin),
     (files.Files, sync_sandbox.Files),
+    (jobs.Job, sync_client.Job),
     (artefacts.Images, sync_client.Images),
     (artefacts.Layers, sync_client.Layers),
     (artefacts.Tokens, sync_client.Tokens),
@@ -63,6 +64,7 @@ def _instance_names(core: type) -> set[str]:
         client.DSecClient: {"images", "layers", "tokens"},
         sandbox.Sandbox: {"id", "files"},
         execs.Exec: {"id"},
+        jobs.Job: {"name"},
     }.get(core, set())
 
 
@@ -77,7 +79,6 @@ _SANDBOX = _CLIENT.attach("sb-fake-" + "a" * 26)
 WAITING: list[tuple[str, Callable[[], object]]] = [
     ("DSecClient(project=)", lambda: client.DSecClient(project="p")),
     ("sandboxes(gang=True)", lambda: _CLIENT.sandboxes(dsec.SandboxArgs("i"), n=2, gang=True)),
-    ("job", lambda: _CLIENT.job("name")),
     ("call_many", lambda: _CLIENT.call_many([])),
     ("images.ensure", lambda: _CLIENT.images.ensure(["i"])),
     ("Sandbox.attach", lambda: _SANDBOX.attach("x")),
@@ -102,7 +103,6 @@ async def test_what_waits_and_is_awaited_is_refused_by_name() -> None:
         "call": _CLIENT.call(None),
         "run_microvm": _CLIENT.run_microvm(None),
         "run_vm": _CLIENT.run_vm(None),
-        "stop_all(job=)": _CLIENT.stop_all(job="j"),
         "exec(merge_stderr=True)": _SANDBOX.exec("true", merge_stderr=True),
         "run_shell(merge_stderr=True)": _SANDBOX.run_shell("true", merge_stderr=True),
         "spawn(pty=)": _SANDBOX.spawn("true", pty=(24, 80)),
