@@ -94,12 +94,17 @@ def host_marks() -> dict[str, object]:
 async def test_hostile_mount_targets(
     client: dsec.DSecClient, tmp_path: Path, number: int, members: list[Member]
 ) -> None:
-    """An image whose /proc, /dev, /etc/hosts, … are links out, loops, files, devices: mounted inside, or refused."""
+    """An image whose /proc, /dev, /etc/hosts, … are links out, loops, files, devices: mounted inside, or refused.
+
+    A link in the place of /proc, /sys or /dev is always refused.
+    """
     # Targets are resolved below the new root (RESOLVE_IN_ROOT, no magic links), in a mount namespace of its own.
     before = host_marks()
+    linked = [each.name for each in members if each.kind == SYM and each.name in ("proc", "sys", "dev")]
     name = await imported(client, [*members, Member(name="x", data=b"x")], tmp_path, f"hostile/targets:{number}")
     try:
         async with client.sandbox(name, deadline_s=1.5) as sandbox:
+            assert linked == []
             with pytest.raises(dsec.DSecError):
                 await sandbox.exec("/proc/self/exe")
             for path in ("/etc/hosts", "/x"):

@@ -29,6 +29,16 @@ pub(crate) fn open(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedF
     )
 }
 
+/// Open `path` within `root`, which may lead through no link at all.
+pub(crate) fn open_straight(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    resolve(
+        root.as_fd(),
+        path,
+        flags,
+        ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS,
+    )
+}
+
 /// Open `path` as this process sees it, but never through a magic link.
 pub(crate) fn open_here(path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     resolve(fs::CWD, path, flags, ResolveFlags::NO_MAGICLINKS)

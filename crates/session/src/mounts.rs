@@ -115,24 +115,35 @@ impl Builder<'_> {
     /// The target, open; made when it is missing, `None` when it may be missing.
     fn target(&self, entry: &Mount) -> Result<Option<OwnedFd>, Fault> {
         let path = entry.target.as_bytes();
-        match in_root::open(self.root, path, OFlags::PATH) {
+        // A file may stand behind a link, as resolv.conf often does; a link at /proc would bring masks down elsewhere.
+        let open = match self.kind(&entry.source)? {
+            Some(Kind::File) => in_root::open(self.root, path, OFlags::PATH),
+            _ => in_root::open_straight(self.root, path, OFlags::PATH),
+        };
+        match open {
             Ok(target) => return Ok(Some(target)),
             Err(Errno::NOENT | Errno::NOTDIR) if entry.optional => return Ok(None),
             Err(Errno::NOENT) => {}
             Err(errno) => return Err(Fault::with(errno, "open the target")),
         }
-        let kind = match &entry.source {
-            Source::Detached(index) => {
-                kind_of(self.fds[usize::from(*index)].as_fd()).doing(|| "look at the source")?
-            }
-            Source::New { .. } => Kind::Directory,
-            Source::ReadOnly | Source::Masked => {
-                return Err(Fault::with(Errno::NOENT, "the target does not exist"));
-            }
+        let Some(kind) = self.kind(&entry.source)? else {
+            return Err(Fault::with(Errno::NOENT, "the target does not exist"));
         };
         in_root::open_or_make(self.root, path, kind)
             .doing(|| "make the target")
             .map(Some)
+    }
+
+    /// What is mounted; `None`: the target itself, or something like it.
+    fn kind(&self, source: &Source) -> Result<Option<Kind>, Fault> {
+        Ok(match source {
+            Source::Detached(index) => {
+                let file = self.fds[usize::from(*index)].as_fd();
+                Some(kind_of(file).doing(|| "look at the source")?)
+            }
+            Source::New { .. } => Some(Kind::Directory),
+            Source::ReadOnly | Source::Masked => None,
+        })
     }
 
     fn mask(&mut self, target: BorrowedFd<'_>) -> Result<(), Fault> {
