@@ -32,6 +32,7 @@ from dsec.api.types import (
     TokenCreated,
     TokenInfo,
     Usage,
+    UsageGroup,
 )
 from dsec.errors import (
     CallerError,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
         ExecStarted,
         Exited,
         Gap,
+        ImageReady,
         Output,
         ProofOfDeath,
         Stderr,
@@ -122,6 +124,7 @@ __all__ = [
     "ImageInfo",
     "ImageNotFound",
     "ImageProgress",
+    "ImageReady",
     "InvalidArgument",
     "Job",
     "JobInfo",
@@ -157,6 +160,7 @@ __all__ = [
     "TokenInfo",
     "Unsupported",
     "Usage",
+    "UsageGroup",
 ]
 
 _CLIENT = {
@@ -168,6 +172,7 @@ _CLIENT = {
     "ExecStarted": "dsec.client.results",
     "Exited": "dsec.client.results",
     "Gap": "dsec.client.results",
+    "ImageReady": "dsec.client.results",
     "Job": "dsec.client.jobs",
     "Output": "dsec.client.results",
     "PIPE": "dsec.client.sandbox",

@@ -42,6 +42,7 @@ __all__ = [
     "TokenInfo",
     "TokenRequest",
     "Usage",
+    "UsageGroup",
     "VersionInfo",
 ]
 
@@ -129,6 +130,24 @@ class Usage(_Answer, frozen=True, kw_only=True):
     """Memory times time, sampled every 10 s."""
 
 
+class UsageGroup(_Answer, frozen=True, kw_only=True):
+    """What sandboxes of one kind used together, live and ended; ``key`` None: those without the label or job."""
+
+    key: str | None
+    sandboxes: int = 0
+    live: int = 0
+    cpu_s: float = 0.0
+    memory_gib_s: float = 0.0
+    """Memory times time, sampled every 10 s."""
+    wall_s: float = 0.0
+    disk_mib: float = 0.0
+    """On disk now, or at the end."""
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    oom_kills: int = 0
+    largest_memory_mib: float = 0.0
+
+
 class SandboxInfo(_Answer, frozen=True, kw_only=True):
     """A sandbox as its node knows it; ``cause``, ``ended_at`` and ``exit_code`` once it has ended."""
 
@@ -204,7 +223,7 @@ class ExecInfo(_Answer, frozen=True, kw_only=True):
 
 
 class StopRequest(_Request, frozen=True, kw_only=True):
-    """``keep`` other than nothing is refused until it is built."""
+    """``keep`` is nothing, or disk: what it wrote stays for ``keep_s``."""
 
     grace_s: float = 0.0
     keep: str = "nothing"
@@ -220,6 +239,7 @@ class Stopped(_Answer, frozen=True, kw_only=True):
     processes: int
     waited_s: float
     usage: Usage
+    kept_until: float | None = None
 
 
 class Paused(_Answer, frozen=True, kw_only=True):

@@ -56,6 +56,10 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(method="DELETE", path="/v1/tokens/{token_id}", summary="Revoke a token", where="own", answer=dict[str,
     Any]), Route(method="GET", path="/v1/ws", summary="The WebSocket (docs/protocols.md)", streams=True),
+    Route(
+        method="GET", path="/v1/usage", summary="What sandboxes used, by label:NAME, job, principal or image",
+        answer=types.UsageGroup, wrapped="groups", query=("by", "since"),
+    ),
     Route(method="GET", path="/v1/status", summary="The node at a glance", answer=types.Status),
     Route(
         method="POST", path="/v1/sandboxes", summary="Create a sandbox; idempotent by key",

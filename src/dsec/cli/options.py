@@ -59,6 +59,7 @@ def sandbox_args(
     idle_timeout: str,
     lifetime: str,
     pull: str,
+    from_disk: str | None = None,
 ) -> SandboxArgs:
     """The options of ``run`` and ``create`` as SandboxArgs; raises InvalidArgument."""
     from dsec.client.args import SandboxArgs
@@ -86,4 +87,5 @@ def sandbox_args(
         idle_timeout_s=values.duration_s(idle_timeout),
         lifetime_s=values.duration_s(lifetime),
         pull=policy,
+        from_disk=from_disk,
     )

@@ -49,6 +49,7 @@ class SandboxFields(TypedDict, total=False):
     profile: str
     labels: Mapping[str, str]
     name: str | None
+    from_disk: str | None
     pull: Literal["missing", "always", "never"]
     container_image: str
     memory_limit_mb: float
@@ -63,7 +64,9 @@ class SandboxArgs:
     """What a sandbox is made of; immutable, reusable, see ``replace``.
 
     Limits (``cpu``, ``memory_mib``, ``disk_mib``, ``pids``): a number is the limit, a pair is (request, limit); the
-    node admits requests. Times in seconds. The paper's names (``container_image``, ``memory_limit_mb``, …) are
+    node admits requests. Times in seconds. ``from_disk``: ID of a sandbox that was stopped with ``keep="disk"``; the
+    new one, of the same image, begins with a copy of what it had written, and with its environment.
+    The paper's names (``container_image``, ``memory_limit_mb``, …) are
     taken as well. Raises InvalidArgument for a field that does not exist or a limit that is no positive number; the
     rest is checked by the node.
     """
@@ -91,6 +94,7 @@ class SandboxArgs:
     profile: str = "default"
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     name: str | None = None
+    from_disk: str | None = None
     pull: Literal["missing", "always", "never"] = "missing"
 
     def __init__(self, image: str | None = None, **fields: Unpack[SandboxFields]) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 import msgspec
 
 from dsec.api import types
 from dsec.client.link import Link, Query, decode_answer
+from dsec.client.results import ImageReady
 from dsec.client.tarball import Upload, file_pieces, tar_pieces
-from dsec.errors import DSecError, InvalidArgument, ProtocolError, Unsupported, error_from_wire
+from dsec.errors import DSecError, ImageError, InvalidArgument, ProtocolError, error_from_wire
 
 if TYPE_CHECKING:
     from dsec.client.client import DSecClient
@@ -80,11 +82,43 @@ class Images:
         body = msgspec.json.encode({"reference": reference})
         return await self._progress("/v1/images/build", None, body, "application/json", on_progress)
 
-    def ensure(
-        self, references: object, *, pull: Literal["missing", "always", "never"] = "missing", concurrency: int = 8
-    ) -> NoReturn:
-        """Raises Unsupported."""
-        raise Unsupported("images.ensure is not in this version", remedy="images.import_ takes one at a time")
+    async def ensure(
+        self, references: Sequence[str], *, pull: Literal["missing", "always", "never"] = "missing",
+        concurrency: int = 8,
+    ) -> AsyncGenerator[ImageReady | ImageError]:  # fmt: skip
+        """Make sure that images are there: each as it becomes ready, or the ImageError that keeps it from it.
+
+        The error's ``details["reference"]`` names its image; the others go on. ``concurrency`` are pulled at once.
+        What is no image's fault is raised: InvalidArgument (a malformed name), NodeError, CapacityError (disk full).
+        Leaving the iteration stops asking; pulls that have begun go on at the node.
+        """
+        if isinstance(references, str):
+            raise InvalidArgument("ensure takes a list of references, not one string")
+        if concurrency < 1:
+            raise InvalidArgument("concurrency must be at least 1")
+        turn = asyncio.Semaphore(concurrency)
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._ensured(one, pull, turn)) for one in dict.fromkeys(references)]
+        try:
+            for next_ready in asyncio.as_completed(tasks):
+                yield await next_ready
+        finally:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+    async def _ensured(
+        self, reference: str, pull: Literal["missing", "always", "never"], turn: asyncio.Semaphore
+    ) -> ImageReady | ImageError:
+        async with turn:
+            begun = asyncio.get_running_loop().time()
+            try:
+                image = await self.import_(reference, pull=pull)
+            except ImageError as error:
+                error.details["reference"] = reference
+                return error
+            return ImageReady(reference, image, asyncio.get_running_loop().time() - begun)
 
     async def _progress(
         self, path: str, query: Query | None, body: bytes | Upload, content_type: str, on_progress: OnProgress | None

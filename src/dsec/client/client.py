@@ -48,6 +48,10 @@ class _Found(msgspec.Struct, frozen=True):
     sandboxes: list[types.SandboxInfo]
 
 
+class _Groups(msgspec.Struct, frozen=True):
+    groups: list[types.UsageGroup]
+
+
 class _Jobs(msgspec.Struct, frozen=True):
     jobs: list[types.JobInfo]
 
@@ -220,6 +224,15 @@ class DSecClient:
             raise InvalidArgument("stop_all needs job=, labels= or mine=True")
         body = types.StopFilter(labels=dict(labels) if labels else None, job=job, mine=mine)
         return await self._link().ask_patiently("POST", "/v1/stop", types.StopReport, body=body)
+
+    async def usage(self, by: str, *, since: float | None = None) -> list[types.UsageGroup]:
+        """What sandboxes used together, live ones and those of the last day, the most CPU first.
+
+        ``by``: ``label:NAME``, ``job``, ``principal`` or ``image``. ``since``: Unix time; only what lived then or
+        later, each whole. Raises InvalidArgument.
+        """
+        query = {"by": by} | ({} if since is None else {"since": str(since)})
+        return (await self._link().ask_patiently("GET", "/v1/usage", _Groups, query=query)).groups
 
     async def status(self) -> types.Status:
         """The node at a glance."""

@@ -11,8 +11,8 @@ from dsec.api.types import Ended, ExecUsage
 from dsec.errors import DSecError, ExecFailed, ExecTimeout, Unsupported
 
 __all__ = [
-    "Created", "ExecResult", "ExecStarted", "Exited", "Gap", "Kept", "Output", "ProofOfDeath", "Stderr", "Stdout",
-    "Stopped",
+    "Created", "ExecResult", "ExecStarted", "Exited", "Gap", "ImageReady", "Kept", "Output", "ProofOfDeath",
+    "Stderr", "Stdout", "Stopped",
 ]  # fmt: skip
 
 S = TypeVar("S")
@@ -212,6 +212,17 @@ class Stopped:
     ended_at: float
     proof_of_death: ProofOfDeath
     usage: types.Usage
+    kept_until: float | None = None
+    """Unix time until which its disk is kept, with ``keep="disk"``."""
+
+
+@dataclass(frozen=True)
+class ImageReady:
+    """An image that is there now, under the name that was asked for, after so long."""
+
+    reference: str
+    image: types.ImageInfo
+    took_s: float
 
 
 @dataclass(frozen=True)

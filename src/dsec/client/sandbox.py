@@ -228,15 +228,16 @@ class Sandbox:
         """Stop it; returns when the node has seen that no process is left. Stopping a stopped one gives the same
         answer.
 
-        ``grace_s``: how long programs may react to SIGTERM first.
+        ``grace_s``: how long programs may react to SIGTERM first. ``keep="disk"``: what it wrote is kept for
+        ``keep_s`` (at most a day, not over a reboot), and a sandbox made with ``from_disk=`` begins with a copy of
+        it. Raises Conflict when it had ended without keeping.
         """
-        if keep != "nothing":
-            raise Unsupported("stop(keep=) other than 'nothing' is not in this version")
         body = types.StopRequest(grace_s=grace_s, keep=keep, keep_s=keep_s)
         found = await self._link().ask_patiently("POST", f"/v1/sandboxes/{self.id}/stop", types.Stopped, body=body)
         return Stopped(
             id=found.id, cause=found.cause, ended_at=found.ended_at,
             proof_of_death=ProofOfDeath(found.processes, found.waited_s), usage=found.usage,
+            kept_until=found.kept_until,
         )  # fmt: skip
 
     async def kill(self, exec_id: str, *, signal: int | None = None, grace_s: float = 2.0) -> None:

@@ -27,12 +27,14 @@ from dsec.edge.job_record import Claim, JobRecord, claim_of
 from dsec.edge.job_routes import guarded, job_routes
 from dsec.edge.jobs import Jobs
 from dsec.edge.keeper_tools import KeeperTools
+from dsec.edge.kept import KeptDisks
 from dsec.edge.node_routes import node_routes
 from dsec.edge.pausing import Pausing
 from dsec.edge.recovery import Recovery
 from dsec.edge.relay import Relay
 from dsec.edge.router import application
 from dsec.edge.sandbox_routes import sandbox_routes
+from dsec.edge.usage_routes import usage_routes
 from dsec.edge.web import answered
 from dsec.errors import Conflict, DSecError, NodeError, NotFound
 from dsec.images import Images, Tools
@@ -76,8 +78,9 @@ class Edge:
         machine = machine or this_machine(config.paths.data)
         self._core = Core(config, backend, self._link, made, clock, machine)
         self.pausing = Pausing(self.core)
-        self.ends = Ends(self.core, self.pausing)
-        self.creates = Creates(self.core, self.ends, self._spawn)
+        self.kept = KeptDisks(self.core)
+        self.ends = Ends(self.core, self.pausing, self.kept)
+        self.creates = Creates(self.core, self.ends, self.kept, self._spawn)
         self.execs = Execs(self.core)
         self.jobs = Jobs(self.core, self.creates, self.ends, self._cut)
         self.ends.on_other = self._other
@@ -147,6 +150,7 @@ class Edge:
         for record in core.records.live():
             core.add(record)
         self.jobs.adopt()
+        self.kept.adopt()
         core.past.extend(core.records.not_catalogued())
 
     def _lose_earlier_boot(self) -> None:
@@ -175,6 +179,7 @@ class Edge:
     async def _compare(self) -> None:
         await self._recovery.run()
         await self._recovery.settle_execs()
+        await self.kept.compare()
 
     async def _listen(self) -> None:
         with contextlib.suppress(NodeError):  # the link is gone, and comes back with another listener
@@ -243,6 +248,8 @@ class Edge:
     def _other(self, event: JobLost | DiskRemoved) -> None:
         if isinstance(event, JobLost):
             self.jobs.note(event)
+        else:
+            self.core.note_disk_removed(event.sandbox_id)
 
     def _application(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         routes = [
@@ -250,6 +257,7 @@ class Edge:
             *file_routes(self.core),
             *image_routes(self.core),
             *node_routes(self.core),
+            *usage_routes(self.core),
         ]
         routes = [*(guarded(self.jobs, route) for route in routes), *job_routes(self.jobs)]
         http = application(routes, _unknown)

@@ -15,7 +15,7 @@ from dsec.backends.contract import Backend
 from dsec.backends.link import RuntimeLink
 from dsec.backends.wire import Feature, NodeStats, SandboxEnd
 from dsec.edge import life
-from dsec.edge.admission import Admission, Ticket
+from dsec.edge.admission import Admission, Need, Ticket
 from dsec.edge.batch import Batch
 from dsec.edge.capacity import Machine, capacity_of
 from dsec.edge.catalogue import Catalogue
@@ -61,6 +61,8 @@ class Core:
         self.refusal: str | None = None
         self.admission = Admission(capacity_of(config, machine, self.stats))
         self.live: dict[str, SandboxRecord] = {}
+        self.kept: dict[str, SandboxRecord] = {}
+        """Ended sandboxes whose disk is kept."""
         self.names: dict[str, str] = {}
         self.counters: Counter[tuple[str, str]] = Counter()
         self.acks = Batch(self._ack, delay_s=0.02, on_refused=self._refused("exec.ack"))
@@ -201,12 +203,32 @@ class Core:
             self.past.append(record)
             self.counters["ended", end.cause] += 1
             pending = end.usage.disk_bytes or 0
-            if pending >= _LEAST_PENDING:
+            if record.kept_until is not None:
+                self.hold_disk(record)
+            elif pending >= _LEAST_PENDING:
                 self.admission.pending_disk_bytes += pending
             self.drop(record)
             self._tell(record)
             self._tell_over(record.id)
         self.forgets.add([record.id])
+
+    def hold_disk(self, record: SandboxRecord) -> None:
+        """Count a disk that is kept, by what was measured, and the layers below it. Counted once."""
+        used = record.use.disk_bytes if record.use is not None else 0
+        self.kept[record.id] = record
+        self.hold_layers(_disk(record.id), record.layers)
+        self.admission.hold(_disk(record.id), Need(disk_bytes=used))
+
+    def note_disk_removed(self, sandbox_id: str) -> None:
+        """Commit that a disk is kept no more; harmless when repeated."""
+        record = self.kept.pop(sandbox_id, None) or self.records.sandbox(sandbox_id)
+        if record is not None and record.kept_until is not None:
+            record.kept_until, record.used_to_keep = None, True
+            self.records.save(record)
+            used = record.use.disk_bytes if record.use is not None else 0
+            if used >= _LEAST_PENDING:
+                self.admission.pending_disk_bytes += used
+        self.release(_disk(sandbox_id))
 
     def note_lost(self, record: SandboxRecord, cause: str, detail: str) -> None:
         """Commit that the node lost a sandbox."""
@@ -257,6 +279,11 @@ class Core:
     def _tell_over(self, sandbox_id: str) -> None:
         for tell in self._watchers.get(sandbox_id, ()):
             tell(None)
+
+
+def _disk(sandbox_id: str) -> str:
+    """Under what a kept disk is counted."""
+    return f"disk:{sandbox_id}"
 
 
 def gone(record: SandboxRecord) -> SandboxGone:

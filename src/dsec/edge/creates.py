@@ -23,6 +23,7 @@ from dsec.edge.core import PROJECT, Core
 from dsec.edge.demands import Demand, check_create, demand_of
 from dsec.edge.ends import Ends
 from dsec.edge.environment import Environment, environment_of
+from dsec.edge.kept import KeptDisks
 from dsec.edge.record import ExecRecord, SandboxRecord, whose_of
 from dsec.edge.specs import canonical_create, main_exec_id, sandbox_spec
 from dsec.errors import (
@@ -52,9 +53,12 @@ _MIB = 1 << 20
 class Creates:
     """All creates of the node. ``spawn`` runs an attempt in the edge's task group."""
 
-    def __init__(self, core: Core, ends: Ends, spawn: Callable[[Awaitable[None]], asyncio.Task[None]]) -> None:
+    def __init__(
+        self, core: Core, ends: Ends, kept: KeptDisks, spawn: Callable[[Awaitable[None]], asyncio.Task[None]]
+    ) -> None:
         self._core = core
         self._ends = ends
+        self._kept = kept
         self._spawn = spawn
         self.under_way: dict[str, Attempt] = {}
 
@@ -221,6 +225,8 @@ class Creates:
         self._core.names[name] = sandbox_id
 
     async def _environment(self, request: CreateRequest) -> Environment:
+        if request.from_disk is not None:
+            return self._kept.environment(request)
         images = self._core.images
         workspace = None if request.workspace is None else images.resolve_layer(request.workspace)
         toolkits = [images.resolve_layer(each) for each in request.toolkits]
@@ -262,6 +268,7 @@ class Creates:
             exec_timeout_s=request.exec_timeout_s,
             main_exec_id=None if environment.command is None else main_exec_id(attempt.sandbox_id),
             job=request.job,
+            from_disk=request.from_disk,
             story=life.advance(
                 [], SandboxState.CREATING, at=now, cause="requested", actor=attempt.principal or "unknown"
             ),

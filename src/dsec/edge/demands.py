@@ -105,6 +105,8 @@ def check_create(request: CreateRequest, config: NodeConfig) -> None:
         ids.check_name(request.name)
     if request.job is not None:
         ids.check_job(request.job)
+    if request.from_disk is not None:
+        ids.check_sandbox_id(request.from_disk)
     if not request.image:
         raise InvalidArgument("image is empty")
     _time("deadline_s", request.deadline_s, _DEADLINE_S)

@@ -11,6 +11,7 @@ from dsec.api.types import StopFailure, StopReport
 from dsec.backends.contract import DiskRemoved, ExecEnded, JobLost, SandboxEnded
 from dsec.backends.wire import ExecEnd
 from dsec.edge.core import Core
+from dsec.edge.kept import KeptDisks
 from dsec.edge.pausing import Pausing
 from dsec.edge.record import SandboxRecord
 from dsec.errors import Conflict, DSecError, NotFound
@@ -24,22 +25,25 @@ _STOPS_AT_ONCE = 32
 class Ends:
     """Stops what is asked, records what ends."""
 
-    def __init__(self, core: Core, pausing: Pausing) -> None:
+    def __init__(self, core: Core, pausing: Pausing, kept: KeptDisks) -> None:
         self._core = core
+        self._kept = kept
         self.on_other: Callable[[JobLost | DiskRemoved], None] = lambda _: None
         """Told what concerns no single live sandbox."""
         self._pausing = pausing
         self._asked: dict[str, str] = {}
         """Who asked for the stop of a sandbox: the runtime's event may come before its answer."""
 
-    async def stop(self, record: SandboxRecord, *, actor: str, grace_ms: int) -> SandboxRecord:
+    async def stop(
+        self, record: SandboxRecord, *, actor: str, grace_ms: int, keep_ms: int | None = None
+    ) -> SandboxRecord:
         """End a sandbox, confirmed and recorded; one that has ended stays as it is."""
         core = self._core
         if not record.is_live:
             return record
         actor = self._asked.setdefault(record.id, actor)
         try:
-            end = await core.backend.stop(record.id, cause="stopped", actor=actor, grace_ms=grace_ms)
+            end = await core.backend.stop(record.id, cause="stopped", actor=actor, grace_ms=grace_ms, keep_ms=keep_ms)
             await self._settle_execs(record)
             core.note_ended(record, end, actor=actor)
         except NotFound:
@@ -84,6 +88,7 @@ class Ends:
         """
         if self._core.past:
             await self.flush_past()
+        await self._kept.remove(sandbox_ids)
         await self._core.backend.forget(sandbox_ids)  # what is committed may still wait in the batch
         await self._core.backend.remove_output(sandbox_ids)
         self._core.records.remove(sandbox_ids)

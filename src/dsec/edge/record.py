@@ -58,6 +58,7 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     from_disk: str | None = None
     kept_until: float | None = None
     """While its disk is kept."""
+    used_to_keep: bool = False
 
     @property
     def whose(self) -> Whose:
@@ -202,6 +203,7 @@ def stopped_of(record: SandboxRecord) -> Stopped:
         processes=record.proof.processes,
         waited_s=record.proof.waited_ns / 1e9,
         usage=usage_of(record, record.use or SandboxUse(), ended_at),
+        kept_until=record.kept_until,
     )
 
 

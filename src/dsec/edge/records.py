@@ -44,6 +44,7 @@ CREATE TABLE IF NOT EXISTS execs (
     sandbox_id TEXT NOT NULL, exec_id TEXT NOT NULL, body BLOB NOT NULL, argv BLOB NOT NULL, started_at REAL NOT NULL,
     is_main INTEGER NOT NULL, result BLOB, error BLOB, PRIMARY KEY (sandbox_id, exec_id)
 );
+CREATE TABLE IF NOT EXISTS kept (id TEXT PRIMARY KEY) WITHOUT ROWID; -- tombstones whose disk is kept
 CREATE TABLE IF NOT EXISTS jobs (
     project TEXT NOT NULL, name TEXT NOT NULL, doc BLOB NOT NULL, PRIMARY KEY (project, name)
 ) WITHOUT ROWID;
@@ -139,6 +140,21 @@ class Records:
                 " ON CONFLICT (id) DO UPDATE SET ended_at = excluded.ended_at, doc = excluded.doc",
                 (self._turn, record.id, record.project, record.name, record.ended_at, _pack(record)),
             )
+            if record.kept_until is not None:
+                self._db.execute("INSERT OR IGNORE INTO kept VALUES (?)", (record.id,))
+            elif record.used_to_keep:
+                self._db.execute("DELETE FROM kept WHERE id = ?", (record.id,))
+
+    def kept(self) -> list[str]:
+        """Tombstones whose disk is kept."""
+        return self._column("SELECT id FROM kept")
+
+    def ended_since(self, at: float, after: int, limit: int) -> tuple[int, list[SandboxRecord]]:
+        """A page of tombstones of sandboxes that ended at that time or later, and where the next begins."""
+        rows = self._db.execute(
+            "SELECT turn, doc FROM ended WHERE ended_at >= ? AND turn > ? ORDER BY turn LIMIT ?", (at, after, limit)
+        ).fetchall()
+        return (rows[-1][0] if rows else after), [_record(row[1]) for row in rows]
 
     def sandbox(self, sandbox_id: str) -> SandboxRecord | None:
         """A sandbox by ID, live or ended."""
@@ -200,6 +216,7 @@ class Records:
         with self._transaction():
             self._db.executemany("DELETE FROM live WHERE id = ?", rows)
             self._db.executemany("DELETE FROM ended WHERE id = ?", rows)
+            self._db.executemany("DELETE FROM kept WHERE id = ?", rows)
             self._db.executemany("DELETE FROM execs WHERE sandbox_id = ?", rows)
         for (sandbox_id,) in rows:
             self._open.pop(sandbox_id, None)
@@ -214,7 +231,7 @@ class Records:
         if self.of_another_boot(boot_id):
             self._db.executescript(
                 "DELETE FROM live; DELETE FROM ended; DELETE FROM catalogued; DELETE FROM creates; DELETE FROM execs;"
-                "DELETE FROM jobs;"
+                "DELETE FROM jobs; DELETE FROM kept;"
             )
             self._jobs.clear()
         self._db.execute("DELETE FROM boot")

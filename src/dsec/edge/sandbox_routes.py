@@ -20,6 +20,7 @@ from dsec.edge.ends import Ends
 from dsec.edge.execs import Execs
 from dsec.edge.job_record import claim_of
 from dsec.edge.jobs import Jobs
+from dsec.edge.kept import check_kept
 from dsec.edge.life import RUNS
 from dsec.edge.pausing import Pausing
 from dsec.edge.record import SandboxRecord, info_of, stopped_of, usage_of
@@ -105,11 +106,12 @@ class _Sandboxes:
 
     async def stop(self, request: Request) -> Response:
         asked = await body_as(request, StopRequest)
-        if asked.keep != "nothing":
-            raise Unsupported(f"keep={asked.keep!r}: keeping disks comes later", remedy="Leave keep out")
+        keep_ms = _keep_ms(asked, self._core.config.tombstone_s)
         record = self._record(request)
         grace_ms = _grace_ms(asked.grace_s)
-        record = await self._ends.stop(record, actor=principal_of(request), grace_ms=grace_ms)
+        record = await self._ends.stop(record, actor=principal_of(request), grace_ms=grace_ms, keep_ms=keep_ms)
+        if keep_ms is not None:
+            check_kept(record)
         return json_answer(stopped_of(record))
 
     async def pause(self, request: Request) -> Response:
@@ -154,6 +156,16 @@ def _grace_ms(grace_s: float) -> int:
     if not 0 <= grace_s <= 3600:
         raise InvalidArgument(f"grace_s must be between 0 and 3600, not {grace_s:g}")
     return whole_ms(grace_s)
+
+
+def _keep_ms(asked: StopRequest, most_s: float) -> int | None:
+    if asked.keep == "nothing":
+        return None
+    if asked.keep != "disk":
+        raise Unsupported(f"keep={asked.keep[:40]!r}: there is nothing and disk")
+    if not 0 < asked.keep_s <= most_s:
+        raise InvalidArgument(f"keep_s must be above 0 and at most {most_s:g}, not {asked.keep_s:g}")
+    return whole_ms(asked.keep_s)
 
 
 def _states(asked: list[str]) -> frozenset[str]:

@@ -26,7 +26,7 @@ class Images(Mirror[artefacts.Images]):
     remove = blocking(artefacts.Images.remove)
     import_ = blocking(artefacts.Images.import_)
     build = blocking(artefacts.Images.build)
-    ensure = refused(artefacts.Images.ensure)
+    ensure = iterating(artefacts.Images.ensure)
 
 
 class Layers(Mirror[artefacts.Layers]):
@@ -147,6 +147,7 @@ class DSecClient(Mirror[client.DSecClient]):
     find = iterating(client.DSecClient.find)
     stop_all = blocking(client.DSecClient.stop_all)
     status = blocking(client.DSecClient.status)
+    usage = blocking(client.DSecClient.usage)
     version = blocking(client.DSecClient.version)
     run_container = blocking_as(Sandbox, client.DSecClient.run_container)
     run_microvm = blocking(client.DSecClient.run_microvm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import tarfile
@@ -105,3 +106,27 @@ async def test_tokens_are_made_and_revoked(fake: FakeNode, client: DSecClient) -
             await other.status()
         with pytest.raises(dsec.Denied):
             await sandbox.exec("true")
+
+
+async def test_ensure_gives_each_image_or_its_error(fake: FakeNode, client: DSecClient) -> None:
+    """As each becomes ready, asked once each; one that cannot be had is an ImageError and disturbs nobody."""
+    fake.edge.fail_next("POST /v1/images/import", dsec.ImageNotFound("no such image"))
+    made = [one async for one in client.images.ensure(["a:1", "b:1", "a:1", "c:1"], concurrency=1)]
+    assert [one.details["reference"] for one in made if isinstance(one, dsec.ImageError)] == ["a:1"]
+    assert sorted(one.reference for one in made if isinstance(one, dsec.ImageReady)) == ["b:1", "c:1"]
+    assert set(fake.edge.images) == {"b:1", "c:1"}
+
+
+async def test_ensure_raises_what_is_no_images_fault(fake: FakeNode, client: DSecClient) -> None:
+    """A full disk ends the iteration; leaving it early leaves no task behind."""
+    fake.edge.fail_next("POST /v1/images/import", dsec.CapacityError("the disk is full"))
+    with pytest.raises(dsec.CapacityError):
+        async for _ in client.images.ensure(["a:1"]):
+            raise AssertionError("nothing is ready")
+    with pytest.raises(dsec.InvalidArgument):
+        await anext(client.images.ensure("a:1"))
+    before = len(asyncio.all_tasks())
+    images = client.images.ensure([f"x:{number}" for number in range(20)], concurrency=2)
+    await anext(images)
+    await images.aclose()
+    assert len(asyncio.all_tasks()) == before

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dsec.errors import Conflict, InvalidArgument, NotFound, Unsupported
+from dsec.errors import Conflict, InvalidArgument, NotFound
 from dsec.testing.edge_world import World, failing, until
 
 pytestmark = pytest.mark.anyio
@@ -21,14 +21,6 @@ async def test_stopping_twice(world: World) -> None:
         assert all(each == answers[0] for each in answers)
         assert await api.call("POST", path, {}) == answers[0]
         assert edge.core.admission.used.sandboxes == 0
-
-
-async def test_keep_waits(world: World) -> None:
-    """`keep=disk` is refused by name."""
-    async with world.edge() as (_, api):
-        made = await api.create()
-        error = await failing(api.call("POST", f"/v1/sandboxes/{made['id']}/stop", {"keep": "disk"}))
-        assert isinstance(error, Unsupported)
 
 
 async def test_only_the_callers_own_are_stopped(world: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -31,14 +31,21 @@ def stop(
     ] = "0",
     all_: Annotated[bool, typer.Option("--all", help="All of your own.")] = False,
     label: o.LabelOption = None,
+    keep: Annotated[
+        str, typer.Option("--keep", help="disk: what it wrote stays, see `create --from-disk`.")
+    ] = "nothing",
+    keep_for: Annotated[str, typer.Option("--keep-for", metavar="TIME", help="How long the disk stays.")] = "1h",
     json: Json = False,
 ) -> None:
     """Stop sandboxes; returns when every process of theirs is dead."""
+    what = _kept(keep)
+    if what == "disk" and not sandboxes:
+        raise InvalidArgument("--keep disk is for sandboxes that are named")
     if bool(sandboxes) + all_ + bool(label) != 1:
         raise InvalidArgument("name sandboxes, or say --all or --label", remedy="`dsec ps` lists them")
     if sandboxes:
-        grace_s = duration_s(time_)
-        _each(sandboxes, lambda sandbox: sandbox.stop(grace_s=grace_s), json=json)
+        grace_s, keep_s = duration_s(time_), duration_s(keep_for)
+        _each(sandboxes, lambda sandbox: sandbox.stop(grace_s=grace_s, keep=what, keep_s=keep_s), json=json)
         return
 
     async def body(client: DSecClient) -> None:
@@ -52,6 +59,14 @@ def stop(
             raise typer.Exit(1)
 
     with_client(body)
+
+
+def _kept(word: str) -> Literal["nothing", "disk"]:
+    if word == "nothing":
+        return "nothing"
+    if word == "disk":
+        return "disk"
+    raise InvalidArgument(f"--keep {word}: there is nothing and disk")
 
 
 def rm(

@@ -1,4 +1,4 @@
-"""``dsec ps``, ``inspect``, ``stats``, ``status``: looking, changing nothing."""
+"""``dsec ps``, ``inspect``, ``story``, ``stats``, ``status``: looking, changing nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsec.cli.session import Json, command, with_client
 from dsec.cli.values import age, labels, size
 
 if TYPE_CHECKING:
-    from dsec.api.types import SandboxInfo, Status, Usage
+    from dsec.api.types import SandboxInfo, Status, StoryEntry, Usage
     from dsec.client.client import DSecClient
 
 __all__ = ["add"]
@@ -77,12 +77,28 @@ def inspect(
             elif json:
                 print_json({"id": info.id, "story": entries})
             else:
-                print_table(
-                    ("AT", "STATE", "CAUSE", "ACTOR", "DETAIL"),
-                    [(_clock(one.at), one.state, one.cause, one.actor, one.detail) for one in entries],
-                )
+                _print_story(entries)
 
     with_client(body)
+
+
+def story(sandbox: o.SandboxRef, json: Json = False) -> None:
+    """What happened to a sandbox, and why; of a stopped one too."""
+
+    async def body(client: DSecClient) -> None:
+        found = await client.get(sandbox)
+        entries = await found.story()
+        if json:
+            print_json({"id": found.id, "story": entries})
+        else:
+            _print_story(entries)
+
+    with_client(body)
+
+
+def _print_story(entries: list[StoryEntry]) -> None:
+    head = ("AT", "STATE", "CAUSE", "ACTOR", "DETAIL")
+    print_table(head, [(_clock(one.at), one.state, one.cause, one.actor, one.detail) for one in entries])
 
 
 def _clock(at: float) -> str:
@@ -100,7 +116,7 @@ def stats(
         if sandboxes:
             targets = [await client.get(name) for name in sandboxes]
         else:
-            targets = [client.attach(one.id) async for one in client.find(state="running")]
+            targets = [client.attach(one.id) async for one in client.find(state="running,paused")]
         return list(
             zip([one.id for one in targets], await asyncio.gather(*(t.usage() for t in targets)), strict=True)
         )
@@ -149,5 +165,6 @@ def add(app: typer.Typer) -> None:
     command(app, "ps")(ps)
     command(app, "ls", hidden=True)(ps)
     command(app, "inspect")(inspect)
+    command(app, "story")(story)
     command(app, "stats")(stats)
     command(app, "status")(status)

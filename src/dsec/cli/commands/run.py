@@ -11,7 +11,7 @@ from dsec.cli import options as o
 from dsec.cli.failures import program_code
 from dsec.cli.printing import print_json
 from dsec.cli.session import Json, command, with_client
-from dsec.errors import SandboxGone, Unsupported
+from dsec.errors import InvalidArgument, SandboxGone, Unsupported
 
 if TYPE_CHECKING:
     from dsec.client.args import SandboxArgs
@@ -68,7 +68,10 @@ def run(
 
 
 def create(
-    image: Annotated[str, typer.Argument(metavar="IMAGE")],
+    image: Annotated[str | None, typer.Argument(metavar="IMAGE", help="Not needed with --from-disk.")] = None,
+    from_disk: Annotated[
+        str | None, typer.Option("--from-disk", metavar="SANDBOX", help="Begin with what a stopped one had written.")
+    ] = None,
     env: o.Env = None,
     env_file: o.EnvFile = None,
     workdir: o.Workdir = None,
@@ -89,13 +92,26 @@ def create(
     json: Json = False,
 ) -> None:
     """Make a sandbox without a main process, for ``dsec exec``, and print its ID."""
+    if image is None and from_disk is None:
+        raise InvalidArgument("name an image, or a stopped sandbox with --from-disk")
     args = o.sandbox_args(
-        image,
+        image or "",
         env=env, env_file=env_file, workdir=workdir, user=user, name=name, memory=memory, cpus=cpus, disk=disk,
         pids_limit=pids_limit, shm_size=shm_size, network=network, label=label, workspace=workspace,
         toolkit=toolkit, idle_timeout=idle_timeout, lifetime=lifetime, pull=pull,
     )  # fmt: skip
-    with_client(lambda client: _create(client, args, json=json))
+
+    async def body(client: DSecClient) -> None:
+        made = args if from_disk is None else await on_disk(client, args, from_disk)
+        await _create(client, made, json=json)
+
+    with_client(body)
+
+
+async def on_disk(client: DSecClient, args: SandboxArgs, stopped: str) -> SandboxArgs:
+    """The same on the kept disk of a stopped sandbox (ID or name), whose image it is unless another is said."""
+    info = await (await client.get(stopped)).info()
+    return args.replace(image=args.image or info.image, from_disk=info.id)
 
 
 async def _create(client: DSecClient, args: SandboxArgs, *, json: bool) -> None:
