@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import structlog
 import uvicorn
@@ -50,8 +53,8 @@ def images_of(config: NodeConfig, in_use: Callable[[str], bool], tools: Tools) -
     return Images(images, tools, in_use=in_use)
 
 
-async def serve(config: NodeConfig, listener: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT."""
+async def serve(config: NodeConfig, listener: socket.socket) -> NoReturn:
+    """Serve until SIGTERM or SIGINT, then leave the process."""
     edge = Edge(config, lambda in_use, tools: images_of(config, in_use, tools))
     server = uvicorn.Server(
         uvicorn.Config(
@@ -71,8 +74,27 @@ async def serve(config: NodeConfig, listener: socket.socket) -> None:
             timeout_graceful_shutdown=2,
         )
     )
-    async with edge.running():
-        await server.serve(sockets=[listener])
+    try:
+        async with edge.running():
+            await server.serve(sockets=[listener])
+    except Exception as error:
+        traceback.print_exception(_innermost(error))
+        _leave(1)
+    _leave(0)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The first error that is not a group: the end of its traceback says in one line what happened."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once. Requests still under way would find the records closed and answer with a failure that is none:
+    as it is their connection breaks, and whoever asked asks the successor."""
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main() -> None:

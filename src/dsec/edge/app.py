@@ -36,7 +36,7 @@ from dsec.edge.router import application
 from dsec.edge.sandbox_routes import sandbox_routes
 from dsec.edge.usage_routes import usage_routes
 from dsec.edge.web import answered
-from dsec.errors import Conflict, DSecError, NodeError, NotFound
+from dsec.errors import Conflict, DSecError, NodeError, NotFound, ProtocolError, Unsupported
 from dsec.images import Images, Tools
 from dsec.node.config import NodeConfig
 
@@ -162,7 +162,17 @@ class Edge:
         core.catalogue.add([*lost, *core.records.not_catalogued()])
 
     async def _on_up(self) -> None:
-        """The link is (again) there: listen, then compare, then record what happened unheard."""
+        """The link is (again) there. With a runtime of another version the edge lives, and refuses creates."""
+        try:
+            await self._agree()
+        except (Unsupported, ProtocolError) as error:
+            _log.error("the runtime does not fit this edge", error=error.message)
+            self.core.refusal = (
+                f"its runtime is of another version ({error.message}); `dsec restart` renews all parts"
+            )
+
+    async def _agree(self) -> None:
+        """Listen, then compare, then record what happened unheard."""
         assert self._tasks is not None
         if self._watch is not None:
             self._watch.cancel()
@@ -259,8 +269,8 @@ class Edge:
             *node_routes(self.core),
             *usage_routes(self.core),
         ]
-        routes = [*(guarded(self.jobs, route) for route in routes), *job_routes(self.jobs)]
-        http = application(routes, _unknown)
+        self.routes = [*(guarded(self.jobs, route) for route in routes), *job_routes(self.jobs)]
+        http = application(self.routes, _unknown)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "websocket" and scope["path"] == "/v1/ws":

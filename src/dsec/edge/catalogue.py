@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from dsec.databases import open_tables
 from dsec.edge.record import SandboxRecord
 
 __all__ = ["Catalogue", "PastSandbox"]
@@ -43,7 +44,7 @@ class Catalogue:
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._open() as db:
-            db.executescript(_SCHEMA)
+            open_tables(db, _SCHEMA, name="catalogue.db")
 
     @contextlib.contextmanager
     def _open(self):  # type: ignore[no-untyped-def]

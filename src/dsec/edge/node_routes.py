@@ -84,7 +84,8 @@ class _Node:
                 boot_id=core.boot_id,
                 parts=[
                     {"name": "edge", "state": "running"},
-                    {"name": "runtime", "state": "running" if core.link.connected else "away"},
+                    {"name": "runtime", "state": "running" if core.link.connected else "away"}
+                    | ({} if core.refusal is None else {"refusal": core.refusal}),
                 ],
                 sandboxes=dict(_states(core)),
                 queued=len(core.admission),

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from dsec.backends.wire import ExecEnd
+from dsec.databases import open_tables
 from dsec.edge.job_record import JobRecord
 from dsec.edge.record import ExecRecord, SandboxRecord
 
@@ -83,9 +84,9 @@ class Records:
         self._db = sqlite3.connect(path, isolation_level=None, cached_statements=64)
         # There is one edge for each node: without locks to take and drop, a commit costs half.
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+        open_tables(self._db, _SCHEMA, name="node.db")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=OFF")
-        self._db.executescript(_SCHEMA)
         self._jobs = {(each.project, each.name): each for each in map(_job, self._column("SELECT doc FROM jobs"))}
         """All of them: every request of a job's holder looks here."""
         self._open: dict[str, set[str]] = {}

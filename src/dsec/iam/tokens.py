@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from dsec.api.types import TokenCreated, TokenInfo
+from dsec.databases import open_tables
 from dsec.errors import InvalidArgument, NotFound
 
 __all__ = ["Grant", "Tokens"]
@@ -57,9 +58,9 @@ class Tokens:
         self._valid: dict[bytes, Grant] = {}
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
         path.chmod(0o600)
+        open_tables(self._db, _SCHEMA, name="iam.db")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
-        self._db.executescript(_SCHEMA)
 
     def close(self) -> None:
         """Close the database."""

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from dsec.databases import check_format, open_tables
 from dsec.errors import ImageNotFound, NotFound
 
 __all__ = ["Catalogue", "Image", "ImageConfig", "LayerTag"]
@@ -90,10 +91,10 @@ class Catalogue:
         self._db = sqlite3.connect(
             f"file:{quote(str(path))}", uri=True, check_same_thread=False, isolation_level=None, timeout=10
         )
+        open_tables(self._db, _SCHEMA, name="catalogue.db")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.execute("PRAGMA foreign_keys=ON")
-        self._db.executescript(_SCHEMA)
         self._images: dict[str, Image] = {}
 
     def close(self) -> None:
@@ -113,6 +114,12 @@ class Catalogue:
                     raise ImageNotFound(f"this node has no image {reference}", remedy="Import it or let it be pulled")
                 found = self._images[reference] = rows[0]
             return found
+
+    def with_id(self, digest: str) -> str | None:
+        """The name of an image whose configuration has this digest, if there is one."""
+        with self._lock:
+            row = self._db.execute("SELECT min(reference) FROM images WHERE digest = ?", (digest,)).fetchone()
+            return None if row[0] is None else str(row[0])
 
     def images(self) -> list[Image]:
         """All images by name."""
@@ -258,6 +265,7 @@ class Catalogue:
 
     def adopt(self, other: Path) -> None:
         """Copy what another node's catalogue knows and this one does not; its layers must be in the shared store."""
+        check_format(other)
         with self._lock:
             self._db.execute("ATTACH DATABASE ? AS other", (f"file:{quote(str(other))}?mode=ro",))
             try:

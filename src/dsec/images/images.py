@@ -112,7 +112,18 @@ class Images:
                     raise ImageNotFound(f"this node has no image {name}", remedy=_reserved_remedy(name)) from None
                 if pull == "never":
                     raise
+        self._refuse_id(parsed)
         return await self._pull(parsed, name, progress)
+
+    def _refuse_id(self, source: ImageReference) -> None:
+        """An image's own digest is its configuration's; registries know images by their manifests' digests."""
+        known = self._catalogue.with_id(source.digest) if source.digest is not None else None
+        if known is not None:
+            raise ImageNotFound(
+                f"{source} is {known} by its ID, and no registry knows images by their IDs",
+                phase="image",
+                remedy=f"Use {known}, or the digest that the registry shows for it",
+            )
 
     async def _pull(self, source: ImageReference, name: str, progress: OnProgress | None) -> Image:
         return await self._jobs.join(*self._pull_job(source, name), progress)

@@ -10,6 +10,7 @@ import msgspec
 from dsec.errors import InvalidArgument, NodeError
 from dsec.node.binaries import Binaries, find_binaries
 from dsec.node.config import NodeConfig, load_config
+from dsec.node.formats import check_databases
 from dsec.node.keeper_client import KeeperControl
 from dsec.node.keeper_process import private_keeper, write_table
 from dsec.node.machine import check_machine
@@ -46,6 +47,7 @@ def restart(
         except FileNotFoundError:
             raise NodeError(f"node {paths.name!r} is not up", remedy="Run `dsec up`") from None
         binaries = find_binaries()
+        check_databases(paths)
         renew_files(config, binaries)
         for part in chosen:
             say(f"restarting {part}")

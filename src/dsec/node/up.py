@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 from dsec.errors import Conflict, InvalidArgument, NodeError
 from dsec.node.binaries import Binaries, find_binaries
 from dsec.node.config import NodeConfig, load_config, read_settings
+from dsec.node.formats import check_databases, settle_databases
 from dsec.node.id_block import claim_block
 from dsec.node.keeper_client import KeeperControl
 from dsec.node.keeper_process import start_keeper
@@ -76,6 +78,7 @@ def up(options: UpOptions, say: Callable[[str], None] = lambda _: None) -> UpRep
             return _repair(options, binaries, found, say, began)
         config = msgspec.structs.replace(config, id_block=claim_block(paths), boot_id=boot_id())
         repaired = _clear_way(paths, found, say)
+        settle_databases(paths, say)
         try:
             prepare(config, binaries)
             start_keeper(config, binaries)
@@ -100,6 +103,7 @@ def _repair(
                 f"node {config.node!r} is half-dead and runs with {name} = {getattr(config, name)!r}",
                 remedy="Repair it without flags, or run `dsec down` first",
             )
+    check_databases(config.paths)
     say(f"repairing node {config.node}: {found.fault}")
     renew_files(config, binaries)
     revive(config, binaries, found, say, timeout_s=options.timeout_s)
@@ -166,4 +170,5 @@ def _not_up(config: NodeConfig, dying: str | None) -> NodeError:
     log = config.paths.logs / f"{dying}.log"
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     last = next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
-    return NodeError(f"the node's {dying} does not start: {last.strip()[-400:]}", remedy=f"Its log is {log}")
+    last = re.sub(r"^dsec\.errors\.\w+: ", "", last.strip())
+    return NodeError(f"the node's {dying} does not start: {last[-400:]}", remedy=f"Its log is {log}")

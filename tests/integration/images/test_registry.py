@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from dsec.errors import ImageNotFound, RegistryDenied, RegistryRateLimited, RegistryUnreachable
@@ -125,6 +126,24 @@ async def test_what_is_not_there(configure: Configure, registry: str) -> None:
         with pytest.raises(RegistryUnreachable):
             await images.resolve(f"{nobody}/x:1")
         assert images.list() == []
+
+
+async def test_by_the_registrys_digest_and_not_by_id(configure: Configure, registry: str) -> None:
+    """A name by manifest digest pulls that image; by the image's own ID it is refused before a registry is asked."""
+    async with aiohttp.ClientSession() as http:
+        accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
+        async with http.get(f"http://{registry}/v2/team/base/manifests/1", headers=accept) as answer:
+            digest = answer.headers["Docker-Content-Digest"]
+    tools = CountingTools()
+    async with Images(configure(insecure_registries=(registry,)), tools) as images:
+        image = await images.resolve(f"{registry}/team/base@{digest}")
+        assert image.reference == f"{registry}/team/base@{digest}" and image.digest != digest
+        assert images.get(f"{registry}/team/base@{digest}") == image
+        ran = list(tools.ran)
+        with pytest.raises(ImageNotFound, match="by its ID") as refused:
+            await images.resolve(f"{registry}/team/base@{image.digest}")
+        assert image.reference in (refused.value.remedy or "")
+        assert tools.ran == ran
 
 
 async def test_plain_http_must_be_allowed(configure: Configure, registry: str) -> None:

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from dsec.edge.records import Records
-from dsec.errors import DSecError, NodeError, OutcomeUnknown
+from dsec.errors import DSecError, NodeError, OutcomeUnknown, Unsupported
 from dsec.testing.edge_world import World, failing, until
 
 pytestmark = pytest.mark.anyio
@@ -217,3 +217,17 @@ async def test_an_end_told_while_the_link_was_down(world: World) -> None:
         await world.runtime.start()
         await until(lambda: made["id"] not in edge.core.live)
         assert (await api.call("GET", f"/v1/sandboxes/{made['id']}"))["cause"] == "lifetime"
+
+
+async def test_runtime_of_another_version(world: World) -> None:
+    """A runtime that lacks a method does not kill the edge: creates are refused by its reason, reads answer on."""
+    async with world.edge() as (edge, api):
+        made = await api.create()
+        world.runtime.failures["tool.list"] = Unsupported('unknown method "tool.list"')
+        await world.runtime.drop_connections()
+        await until(lambda: edge.core.refusal is not None)
+        refused = await failing(api.create())
+        assert isinstance(refused, Unsupported) and "another version" in str(refused) and "tool.list" in str(refused)
+        assert (await api.call("GET", f"/v1/sandboxes/{made['id']}"))["state"] == "running"
+        status = await api.call("GET", "/v1/status")
+        assert "tool.list" in status["parts"][1]["refusal"]

@@ -40,7 +40,7 @@ def list_images(
     else:
         now = time.time()
         print_table(
-            ("IMAGE", "DIGEST", "LAYERS", "CREATED", "SIZE"),
+            ("IMAGE", "IMAGE ID", "LAYERS", "CREATED", "SIZE"),
             [
                 (
                     one.reference,
