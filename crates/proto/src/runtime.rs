@@ -353,7 +353,7 @@ pub struct Gap {
 }
 
 /// Parameters of `exec.attach`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecAttach {
     /// The sandbox.
@@ -371,6 +371,9 @@ pub struct ExecAttach {
     /// For `collect`; the exec's own when `nil`.
     #[serde(default)]
     pub max_output_bytes: Option<u64>,
+    /// What the edge has recorded: a runtime that began after the exec was acknowledged knows only its files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<ExecEnd>,
 }
 
 /// Parameters of `exec.kill`.

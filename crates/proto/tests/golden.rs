@@ -188,6 +188,7 @@ fn requests() {
         offsets: BTreeMap::from([(1, 5), (2, 0)]),
         credit: BTreeMap::new(),
         max_output_bytes: Some(1000),
+        end: None,
     };
     let read = FileRead {
         sandbox_id: SANDBOX.into(),

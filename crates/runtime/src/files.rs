@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use crate::check;
 use crate::connection::{Input, Stream};
 use crate::exec::errors_of;
+use crate::fault;
 use crate::groups::Leaf;
 use crate::keeper::Parcel;
 use crate::kernel::{poll, sys};
@@ -29,7 +30,7 @@ use crate::tag::{sandbox_object, Tag};
 /// How far ahead of the file a client may send.
 const CREDIT: u64 = 1 << 20;
 /// How long an operation that nobody waits for may take to put things away.
-const LEAVE: Duration = Duration::from_secs(2);
+pub const LEAVE: Duration = Duration::from_secs(2);
 /// Largest file that can be written: beyond it the disk limit would be in the way anyway.
 const MAX_LENGTH: u64 = 1 << 44;
 
@@ -103,7 +104,10 @@ pub async fn write(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
     };
     let result = match begun.await {
         Ok((mut running, asked)) => match running.receive(stream, asked.length).await {
-            Some(Ok(())) => running.finish(&asked.path).await,
+            Some(Ok(())) => {
+                fault!("runtime.write.received");
+                running.finish(&asked.path).await
+            }
             Some(Err(error)) => {
                 running.abandon().await;
                 Err(error)
@@ -181,7 +185,10 @@ impl Running {
             ended,
         };
         match running.spawn(&who, theirs, operation).await {
-            Ok(()) => Ok(running),
+            Ok(()) => {
+                fault!("runtime.write.spawned");
+                Ok(running)
+            }
             Err(error) => {
                 node.files.borrow_mut().remove(&running.object_id);
                 running.sandbox.give_leaf(index);
@@ -314,6 +321,7 @@ impl Running {
     /// Waits for the report.
     async fn finish(mut self, path: &[u8]) -> WireResult<FileReport> {
         let ended = (&mut self.ended).await;
+        fault!("runtime.write.reported");
         let sandbox = Rc::clone(&self.sandbox);
         self.release().await;
         let report = ended.ok().and_then(|end| end.report);
@@ -349,6 +357,7 @@ impl Running {
     async fn release(self) {
         self.node.files.borrow_mut().remove(&self.object_id);
         self.node.keeper.ack(vec![self.object_id.clone()]).await;
+        fault!("runtime.write.released");
         if self.sandbox.gone().is_none() {
             if !self.leaf.is_empty() {
                 let _ = poll::until_empty(&self.leaf.v2).await;

@@ -179,7 +179,7 @@ async fn exec_start(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
 async fn exec_attach(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
     let begun = async {
         let asked: ExecAttach = frame::params(params)?;
-        let exec = node.exec(&asked.sandbox_id, &asked.exec_id)?;
+        let exec = exec::find(node, &asked.sandbox_id, &asked.exec_id, asked.end)?;
         let most = asked
             .max_output_bytes
             .unwrap_or(exec.tag.borrow().max_output_bytes);

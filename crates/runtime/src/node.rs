@@ -24,7 +24,7 @@ use crate::timers::{Timer, Timers};
 use crate::workers::Workers;
 
 /// Below this a removed subvolume counts as nothing.
-const COUNTED: u64 = 1 << 20;
+pub const COUNTED: u64 = 1 << 20;
 /// Descriptors that are left for connections, slots and the process itself.
 const SPARE_DESCRIPTORS: u64 = 1500;
 

@@ -7,11 +7,11 @@ use dsec_proto::keeper::{Call, Object};
 
 use crate::exec::{self, Exec, Stdin};
 use crate::groups::Leaf;
-use crate::kernel::sys;
+use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::sandbox::{self, Phase, Sandbox};
 use crate::serve::sandbox_tag;
-use crate::tag::{stdin_object, ExecTag, Tag};
+use crate::tag::{exec_object, stdin_object, ExecTag, Tag};
 use crate::timers::Timer;
 use crate::tools::Tool;
 use crate::{disks, jobs};
@@ -19,6 +19,10 @@ use crate::{disks, jobs};
 /// Rebuilds the node's state and sweeps what belongs to nobody.
 pub async fn recover(node: &Rc<Node>, objects: &[Object]) {
     let leaves = leaves_in_use(objects);
+    let known: HashSet<&str> = objects
+        .iter()
+        .map(|object| object.object_id.as_str())
+        .collect();
     for object in objects {
         if let Some(tag) = sandbox_tag(object) {
             take_up_sandbox(node, object, tag, &leaves);
@@ -26,12 +30,13 @@ pub async fn recover(node: &Rc<Node>, objects: &[Object]) {
     }
     let mut orphans = Vec::new();
     for object in objects {
-        if !take_up(node, object).await && (object.pid == 0 || object.ended.is_some()) {
+        if !take_up(node, object, &known).await && (object.pid == 0 || object.ended.is_some()) {
             orphans.push(object.object_id.clone());
         }
     }
     node.keeper.ack(orphans).await;
     sweep(node).await;
+    count_pending(node);
     let interrupted: Vec<Rc<Sandbox>> = node
         .sandboxes
         .borrow()
@@ -104,7 +109,7 @@ fn take_up_sandbox(
 }
 
 /// Takes up one object that is no sandbox. `false`: it belongs to nobody.
-async fn take_up(node: &Rc<Node>, object: &Object) -> bool {
+async fn take_up(node: &Rc<Node>, object: &Object, known: &HashSet<&str>) -> bool {
     match Tag::decode(&object.tag) {
         Some(Tag::Sandbox(_) | Tag::Layers) => true,
         Some(Tag::Exec(tag)) => take_up_exec(node, object, tag).await,
@@ -116,25 +121,25 @@ async fn take_up(node: &Rc<Node>, object: &Object) -> bool {
             disks::take_up(node, tag);
             true
         }
-        Some(Tag::Stdin | Tag::Cancelled) => {
-            let mut parts = object.object_id.splitn(3, '/');
-            let (Some(kind), Some(sandbox), Some(exec)) =
-                (parts.next(), parts.next(), parts.next())
-            else {
+        // It is held before its exec is made: of one that never was, nothing may stay.
+        Some(Tag::Stdin) => split(&object.object_id)
+            .is_some_and(|(sandbox, exec)| known.contains(exec_object(sandbox, exec).as_str())),
+        Some(Tag::Cancelled) => {
+            let Some((sandbox, exec)) = split(&object.object_id) else {
                 return false;
             };
-            let known = node.sandboxes.borrow().contains_key(sandbox);
-            if known && kind == "cx" {
+            let lives = node.sandboxes.borrow().contains_key(sandbox);
+            if lives {
                 node.cancelled
                     .borrow_mut()
                     .insert((sandbox.to_owned(), exec.to_owned()));
             }
-            known
+            lives
         }
         Some(Tag::File { sandbox_id, leaf }) => {
             // Whoever waited for it has lost the connection with the former runtime.
             if let Ok(sandbox) = node.sandbox(&sandbox_id) {
-                let _ = sandbox.groups.leaf(leaf).kill();
+                leave_in_time(&sandbox, leaf);
             }
             false
         }
@@ -154,11 +159,20 @@ async fn take_up(node: &Rc<Node>, object: &Object) -> bool {
     }
 }
 
+/// Sandbox and exec of an object ID.
+fn split(object_id: &str) -> Option<(&str, &str)> {
+    object_id.split_once('/')?.1.split_once('/')
+}
+
 async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
     let Ok(sandbox) = node.sandbox(&tag.sandbox_id) else {
         return false;
     };
-    let exec = Exec::new(node, &sandbox, tag, exec::Phase::Running, false);
+    let phase = tag
+        .end
+        .clone()
+        .map_or(exec::Phase::Running, exec::Phase::Ended);
+    let exec = Exec::new(node, &sandbox, tag, phase, false);
     exec.started_ns.set(object.started_ns);
     match node
         .keeper
@@ -210,11 +224,48 @@ async fn take_up_stdin(node: &Rc<Node>, exec: &Rc<Exec>) {
     let Ok((_, mut fds)) = node.keeper.call(call, &[]).await else {
         return;
     };
-    let Some(pipe) = fds.pop() else { return };
-    let record = node.config.output().join(&exec.sandbox.id).join(&exec.id);
-    match Stdin::new(pipe, &record) {
+    let (Some(buffer), Some(pipe)) = (fds.pop(), fds.pop()) else {
+        return;
+    };
+    match Stdin::again(pipe, buffer) {
         Ok(stdin) => drop(exec.stdin.replace(Some(Rc::new(stdin)))),
         Err(error) => tracing::error!(exec_id = exec.id, "its standard input: {error}"),
+    }
+}
+
+/// A file operation without a client puts away what it had begun, as its pipe has ended; one that does not is killed.
+fn leave_in_time(sandbox: &Rc<Sandbox>, leaf: u16) {
+    let sandbox = Rc::clone(sandbox);
+    tokio::task::spawn_local(async move {
+        let leaf_of = sandbox.groups.leaf(leaf);
+        let left = tokio::time::timeout(crate::files::LEAVE, poll::until_empty(&leaf_of.v2));
+        if left.await.is_err() {
+            let _ = leaf_of.kill();
+            let _ = poll::until_empty(&leaf_of.v2).await;
+        }
+        if sandbox.gone().is_none() {
+            sandbox.give_leaf(leaf);
+        }
+    });
+}
+
+/// Space of subvolumes that were deleted and whose counters still stand.
+fn count_pending(node: &Node) {
+    let (sandboxes, disks) = (node.sandboxes.borrow(), node.disks.borrow());
+    let kept = disks.values().map(|disk| disk.volume);
+    let live: HashSet<u64> = sandboxes
+        .values()
+        .map(|sandbox| sandbox.tag.borrow().volume)
+        .chain(kept)
+        .collect();
+    for volume in node.pool.counters() {
+        if let Some(bytes) = node
+            .pool
+            .used_by(volume)
+            .filter(|_| !live.contains(&volume))
+        {
+            node.space_pending(volume, bytes);
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use crate::slots::Slots;
 use crate::store::{self, Layers};
 use crate::tag::{SandboxTag, Tag, LAYERS_OBJECT};
 use crate::workers::Workers;
-use crate::{connection, deadlines, memory, notices, recover};
+use crate::{connection, deadlines, fault, memory, notices, recover};
 
 /// Threads in the layers' mount namespace.
 const OBJECT_THREADS: usize = 2;
@@ -40,6 +40,9 @@ const DESCRIPTORS: u64 = 1 << 20;
 /// What kept it from coming up.
 pub fn serve(config: &Path) -> Result<(), String> {
     let config = Config::read(config)?;
+    if let Some(directory) = &config.fault_points {
+        fault::turn_on(directory);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

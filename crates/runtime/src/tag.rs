@@ -4,6 +4,7 @@
 
 use dsec_proto::holding::OnLost;
 use dsec_proto::keeper::MAX_TAG;
+use dsec_proto::runtime::ExecEnd;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -102,6 +103,9 @@ pub struct SandboxTag {
     /// How long its disk is kept after the end.
     #[serde(default)]
     pub keep_ns: Option<u64>,
+    /// What its subvolume held in the end, when that is worth a word, before it is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_used: Option<u64>,
 }
 
 /// An exec.
@@ -131,6 +135,9 @@ pub struct ExecTag {
     pub max_output_bytes: u64,
     /// Its end is the sandbox's end.
     pub is_main: bool,
+    /// What the edge has committed, while processes in the background hold its pipes: the facts do not change any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<ExecEnd>,
     /// Counters at the beginning.
     pub baseline: Baseline,
 }
@@ -232,6 +239,7 @@ mod tests {
             cause: Some("main-exited".into()),
             job: Some("j".repeat(64)),
             keep_ns: Some(u64::MAX),
+            disk_used: Some(u64::MAX),
         })
     }
 

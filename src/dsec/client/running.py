@@ -131,7 +131,7 @@ class Run:
         self._joining = False
         self._restarted = False
         self.sent = False
-        self.stdin = Stdin(self.stream) if request is not None and request.stdin else None
+        self.stdin = Stdin(self.stream, self._failed) if request is not None and request.stdin else None
 
     # Waiting
 
@@ -149,16 +149,17 @@ class Run:
     async def _persist(self, step: Callable[[Collecting], Awaitable[T]]) -> T:
         patience = Patience(RECONNECT_S)
         while True:
+            receiver = None
             try:
-                return await step(await self.stream())
+                receiver = await self.stream()
+                return await step(receiver)
             except Lost as error:
                 await patience.before_retry(self._named(error))
             except NodeError as error:
-                self._receiver = None
+                self._let_go(receiver)
                 await patience.before_retry(self._named(error))
             except NotFound as error:
-                self._receiver = None
-                self._never_began(error)
+                self._never_began(receiver, error)
 
     def _named(self, error: NodeError) -> NodeError:
         """The same for the user: what it was about, and what can be done."""
@@ -170,11 +171,28 @@ class Run:
             **(error.details | {"exec_id": self.exec_id}),
         )  # fmt: skip
 
-    def _never_began(self, error: NotFound) -> None:
+    def _let_go(self, receiver: Collecting | None) -> bool:
+        """Use another stream from now on; False when that was decided before."""
+        if receiver is not self._receiver:
+            return False
+        self._receiver = None
+        return True
+
+    def _failed(self, receiver: Collecting, error: DSecError) -> None:
+        """What sends input found the stream so: returns when there will be another, raises else."""
+        if isinstance(error, NotFound):
+            self._never_began(receiver, error)
+        else:
+            self._let_go(receiver)
+
+    def _never_began(self, receiver: Collecting | None, error: NotFound) -> None:
         """Joining found no such exec in a sandbox that is known: it never began, and the same key may start it.
 
-        Where the sandbox itself is unknown by now, nobody can say whether the exec ran.
+        Where the sandbox itself is unknown by now, nobody can say whether the exec ran. What waits for the end and
+        what sends input both come here; the second of them finds another stream, or none.
         """
+        if not self._let_go(receiver):
+            return
         if self._request is not None and self._joining and not self._restarted:
             self._restarted = True
             self.sent = False
@@ -246,7 +264,7 @@ class Run:
         receiver.wire = wire = await self._link().wire()
         method, params = self._call(_CREDIT if self._eager else _NO_CREDIT)
         receiver.number = await wire.open(receiver, method, params)
-        if self._joining and self.stdin is not None:
+        if self.stdin is not None and (self._joining or self._restarted):
             self.stdin.rewind()
             await self._send_again(self.stdin, receiver)
         return receiver
@@ -265,7 +283,7 @@ class Run:
         if stdin.unsent:
             try:
                 await stdin.send_on(receiver)
-            except CommandError:
+            except (CommandError, NodeError, NotFound):
                 return
 
     async def leave(self) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from dsec.api.frames import CHUNK_BYTES, STDIN, data_frame
+from dsec.client.waiting import Patience
 from dsec.client.wire import Lost
-from dsec.errors import CommandError, InvalidArgument
+from dsec.errors import CommandError, DSecError, InvalidArgument, NodeError, NotFound
 
 if TYPE_CHECKING:
     from dsec.client.streams import Collecting
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Stdin"]
 
 _INITIAL_CREDIT = 256 * 1024
+_RECONNECT_S = 120.0
+"""How long input goes on looking for a node that does not answer."""
 
 
 class Stdin:
@@ -24,8 +27,11 @@ class Stdin:
     ``write`` returns when all is sent, so it waits for a program that reads slowly.
     """
 
-    def __init__(self, stream: Callable[[], Awaitable[Collecting]]) -> None:
+    def __init__(
+        self, stream: Callable[[], Awaitable[Collecting]], failed: Callable[[Collecting, DSecError], None]
+    ) -> None:
         self._stream = stream
+        self._failed = failed
         self._pending = bytearray()
         self._base = 0
         self._sent = 0
@@ -75,6 +81,7 @@ class Stdin:
         return self._closed or self._sent < self._base + len(self._pending)
 
     async def _push(self) -> None:
+        patience = Patience(_RECONNECT_S)
         async with self._turn:
             while True:
                 self._wake = asyncio.Event()
@@ -84,6 +91,13 @@ class Stdin:
                         return
                 except Lost:
                     continue
+                except NotFound as error:
+                    self._failed(stream, error)  # raises, or it is to be begun again
+                    continue
+                except NodeError as error:
+                    self._failed(stream, error)
+                    await patience.before_retry(error)
+                    continue
                 await self._wake.wait()
 
     async def send_on(self, stream: Collecting) -> bool:
@@ -91,8 +105,11 @@ class Stdin:
         end = self._base + len(self._pending)
         while self._sent < end or self._closed:
             if stream.done.done():
-                if isinstance(stream.done.result(), Lost):
+                outcome = stream.done.result()
+                if isinstance(outcome, Lost):
                     return False
+                if isinstance(outcome, NotFound | NodeError):
+                    raise outcome
                 raise CommandError("the program has ended and reads no more input", phase="stdin")
             upto = min(end, self._credit, self._sent + CHUNK_BYTES)
             if upto <= self._sent and self._sent < end:

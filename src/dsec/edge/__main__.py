@@ -15,6 +15,7 @@ import structlog
 import uvicorn
 import uvloop
 
+from dsec.edge import faults
 from dsec.edge.app import Edge
 from dsec.edge.peers import TrustedPeers
 from dsec.images import Images, ImagesConfig, Tools
@@ -103,6 +104,8 @@ def main() -> None:
     parser.add_argument("--config", type=Path, required=True, help="the node's config.json")
     config = load_config(parser.parse_args().config)
     _configure_log()
+    if config.fault_points:
+        faults.turn_on(config.paths.faults)
     listener = socket.socket(fileno=_LISTEN_FD)
     uvloop.run(serve(config, listener))
 

@@ -19,6 +19,7 @@ from dsec.edge.admission import Admission, Need, Ticket
 from dsec.edge.batch import Batch
 from dsec.edge.capacity import Machine, capacity_of
 from dsec.edge.catalogue import Catalogue
+from dsec.edge.faults import fault
 from dsec.edge.job_record import JobRecord
 from dsec.edge.record import SandboxRecord
 from dsec.edge.records import Records
@@ -68,15 +69,19 @@ class Core:
         self.acks = Batch(self._ack, delay_s=0.02, on_refused=self._refused("exec.ack"))
         self.forgets = Batch(self._forget, delay_s=0.02, on_refused=self._refused("sandbox.forget"))
         self.past: list[SandboxRecord] = []
+        self.starting: Counter[str] = Counter()
+        """Execs that a client's stream asks the runtime to start: unknown there, they may be on their way."""
         self._layers: dict[str, list[str]] = {}
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._watchers: dict[str, list[Callable[[StoryEntry | None], None]]] = {}
 
     async def _ack(self, exec_ids: list[str]) -> None:
         await self.backend.ack_execs(exec_ids)
+        fault("edge.exec.acked")
 
     async def _forget(self, sandbox_ids: list[str]) -> None:
         await self.backend.forget(sandbox_ids)
+        fault("edge.stop.forgotten")
 
     def _refused(self, what: str) -> Callable[[list[str], DSecError], None]:
         def note(ids: list[str], error: DSecError) -> None:
@@ -199,7 +204,9 @@ class Core:
         """Commit the end of a sandbox, then let the runtime forget it; harmless when repeated."""
         if record.ended(end, actor=actor, detail=detail):
             self._end_execs(record)
+            fault("edge.stop.execs_ended")
             self.records.save(record)
+            fault("edge.stop.committed")
             self.past.append(record)
             self.counters["ended", end.cause] += 1
             pending = end.usage.disk_bytes or 0

@@ -23,6 +23,7 @@ from dsec.edge.core import PROJECT, Core
 from dsec.edge.demands import Demand, check_create, demand_of
 from dsec.edge.ends import Ends
 from dsec.edge.environment import Environment, environment_of
+from dsec.edge.faults import fault
 from dsec.edge.kept import KeptDisks
 from dsec.edge.record import ExecRecord, SandboxRecord, whose_of
 from dsec.edge.specs import canonical_create, main_exec_id, sandbox_spec
@@ -195,10 +196,12 @@ class Creates:
         attempt.phase = "admission"
         self._maybe_leave(attempt)
         await self._admit(attempt, demand)
+        fault("edge.create.admitted")
         attempt.phase = "start"
         record = self._record(attempt, demand, environment)
         main = _main_record(record, attempt.body)
         core.records.intend(record, attempt.body, main)
+        fault("edge.create.intended")
         core.add(record)
         await self._start(record, attempt.deadline)
         return record
@@ -288,7 +291,9 @@ class Creates:
                     raise
                 await core.link.wait_up(max(deadline - loop.time(), 0.1))
                 continue
+            fault("edge.create.started")
             core.note_started(record, started.started_at, started.phases)
+            fault("edge.create.committed")
             return
 
     async def finish(self, record: SandboxRecord) -> None:

@@ -11,6 +11,7 @@ from dsec.api.types import StopFailure, StopReport
 from dsec.backends.contract import DiskRemoved, ExecEnded, JobLost, SandboxEnded
 from dsec.backends.wire import ExecEnd
 from dsec.edge.core import Core
+from dsec.edge.faults import fault
 from dsec.edge.kept import KeptDisks
 from dsec.edge.pausing import Pausing
 from dsec.edge.record import SandboxRecord
@@ -43,7 +44,9 @@ class Ends:
             return record
         actor = self._asked.setdefault(record.id, actor)
         try:
+            fault("edge.stop.asked")
             end = await core.backend.stop(record.id, cause="stopped", actor=actor, grace_ms=grace_ms, keep_ms=keep_ms)
+            fault("edge.stop.ended")
             await self._settle_execs(record)
             core.note_ended(record, end, actor=actor)
         except NotFound:
@@ -91,7 +94,9 @@ class Ends:
         await self._kept.remove(sandbox_ids)
         await self._core.backend.forget(sandbox_ids)  # what is committed may still wait in the batch
         await self._core.backend.remove_output(sandbox_ids)
+        fault("edge.remove.output")
         self._core.records.remove(sandbox_ids)
+        fault("edge.remove.committed")
 
     async def flush_past(self) -> None:
         """Bring ended sandboxes into the catalogue."""

@@ -10,6 +10,7 @@ from dsec.api import ids
 from dsec.api.types import ExecInfo
 from dsec.backends.wire import ExecEnd, answer
 from dsec.edge.core import Core
+from dsec.edge.faults import fault
 from dsec.edge.record import ExecRecord, SandboxRecord, exec_info
 from dsec.edge.specs import canonical_exec, check_output_bytes, exec_spec, parse_exec, refused
 from dsec.errors import Conflict, InvalidArgument, NotFound, error_from_wire
@@ -129,6 +130,8 @@ class Execs:
                 "credit": credit,
                 "max_output_bytes": max_output_bytes,
             }
+            if known.end is not None:
+                params["end"] = msgspec.to_builtins(known.end)
             return Opening(
                 method="exec.attach",
                 params=params,
@@ -185,4 +188,6 @@ class Execs:
         known = self._core.records.exec(record.id, exec_id)
         if not record.is_live or (known is not None and known.is_over):
             return
+        fault("edge.kill.asked")
         await self._core.backend.kill_exec(record.id, exec_id, signal=signal, grace_ms=grace_ms)
+        fault("edge.kill.confirmed")

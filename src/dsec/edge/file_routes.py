@@ -14,6 +14,7 @@ from dsec.api.types import FileWritten
 from dsec.backends.link import RuntimeLink, Stream
 from dsec.backends.wire import FileReport, answer
 from dsec.edge.core import Core
+from dsec.edge.faults import fault
 from dsec.edge.record import SandboxRecord
 from dsec.edge.router import Route
 from dsec.edge.web import answered, json_answer, query_of
@@ -63,10 +64,12 @@ class _Files:
             "length": int(length),
         }
         stream = await _opened(self._core.link, "file.write", params)
+        fault("edge.write.opened")
         try:
             report = await _send_body(stream, request, int(length))
         finally:
             stream.close()
+        fault("edge.write.reported")
         shown = params["path"].decode(errors="backslashreplace")
         return json_answer(FileWritten(path=shown, bytes=report.bytes, mode=report.mode))
 
@@ -131,6 +134,7 @@ async def _send_body(stream: Stream, request: Request, length: int) -> FileRepor
     if offset != length:
         raise InvalidArgument(f"the body has {offset} bytes, not the {length} announced")
     await stream.data(STDIN, offset, b"")
+    fault("edge.write.sent")
     while await stream.next() is not None:
         pass
     return answer(stream.result, FileReport)

@@ -19,8 +19,8 @@ from dsec.edge.creates import Creates
 from dsec.edge.ends import Ends
 from dsec.edge.life import RUNS
 from dsec.edge.pausing import Pausing
-from dsec.edge.record import SandboxRecord
-from dsec.errors import DSecError, NotFound
+from dsec.edge.record import ExecRecord, SandboxRecord
+from dsec.errors import DSecError, NodeError, NotFound
 
 __all__ = ["Act", "Recovery", "reconcile"]
 
@@ -124,7 +124,10 @@ class Recovery:
     async def _act_on(self, act: Act, record: SandboxRecord, found: SandboxFound | None) -> None:
         core = self._core
         if act is Act.ADOPT and found is not None:
-            core.note_started(record, found.started_at, {})
+            if record.main_exec_id is None:
+                core.note_started(record, found.started_at, {})
+            else:  # its main process may not have begun
+                await self._creates.finish(record)
         elif act is Act.END and found is not None and found.end is not None:
             core.note_started(record, found.started_at, {})
             await self._ends.note(SandboxEnded(found.end))
@@ -147,12 +150,39 @@ class Recovery:
         core.forgets.add([sandbox_id])
 
     async def settle_execs(self) -> None:
-        """Record the results of execs that ended while nobody listened."""
+        """Record the results of execs that ended while nobody listened, repeat what was not acknowledged, and drop
+        the intents of those that never began.
+        """
+        for record in list(self._core.live.values()):
+            known = self._core.records.execs(record.id)
+            if known:
+                await self._settle(record, known)
+
+    async def _settle(self, record: SandboxRecord, known: list[ExecRecord]) -> None:
         core = self._core
-        for record in list(core.live.values()):
-            unended = {each.exec_id for each in core.records.execs(record.id, unended=True)}
-            if not unended:
-                continue
-            for state in await core.backend.execs(record.id):
-                if state.end is not None and state.exec_id in unended:
-                    self._ends.note_exec(record.id, state.end)
+        starting = set(core.starting)
+        states = {each.exec_id: each for each in await core.backend.execs(record.id)}
+        for each in known:
+            state = states.get(each.exec_id)
+            if state is None:
+                # Not one that a stream is about to start: then the runtime would not know it yet.
+                if not each.is_over and not each.is_main and not {each.exec_id} & (starting | set(core.starting)):
+                    core.records.drop_exec(record.id, each.exec_id)
+            elif each.is_over:
+                if state.state == "ended":
+                    core.acks.add([each.exec_id])
+            elif state.end is not None:
+                self._ends.note_exec(record.id, state.end)
+            elif state.state == "ended":
+                await self._note_failed(record, each.exec_id)
+
+    async def _note_failed(self, record: SandboxRecord, exec_id: str) -> None:
+        """It could not begin, and whoever asked for it was not told: record why."""
+        asked = {"sandbox_id": record.id, "exec_id": exec_id, "mode": "collect", "credit": {1: 0, 2: 0}}
+        try:
+            await self._core.backend.call("exec.attach", asked | {"offsets": {}, "max_output_bytes": 1})
+        except NodeError:
+            raise
+        except DSecError as error:
+            self._core.records.end_exec(record.id, exec_id, error=error.to_wire())
+            self._core.acks.add([exec_id])

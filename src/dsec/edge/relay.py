@@ -17,6 +17,7 @@ from dsec.api.frames import Kind
 from dsec.backends.link import FrameConnection
 from dsec.edge.core import Core
 from dsec.edge.execs import Execs, Opening
+from dsec.edge.faults import fault
 from dsec.edge.record import SandboxRecord
 from dsec.edge.telling import Told, tell_events, tell_logs
 from dsec.errors import DSecError, InvalidArgument, NodeError, PlatformError, ProtocolError, SandboxGone, Unsupported
@@ -79,6 +80,8 @@ class Relay:
                     task.cancel()
         finally:
             self._runtime.close()
+            for opening in self._openings.values():
+                self._no_longer_starting(opening)
 
     def cut(self) -> None:
         """Hang up: the client connects again, and is told why when it opens its streams anew."""
@@ -159,8 +162,11 @@ class Relay:
             error = _too_long(len(frame))
             self._execs.refused(opening, error.to_wire())
             raise error
+        fault("edge.exec.intended")
         self._runtime.send(frame)
+        fault("edge.exec.forwarded")
         self._openings[stream] = opening
+        self._core.starting[opening.exec_id] += 1
 
     def _begin_told(self, stream: int, told: Told) -> None:
         assert self._tasks is not None
@@ -192,12 +198,19 @@ class Relay:
         if kind in (Kind.END, Kind.ERROR):
             opening = self._openings.pop(stream, None)
             if opening is not None:
+                self._no_longer_starting(opening)
                 self._over(frame, stream, kind, opening)
                 return
         self._put(frame)
         if self._queued > _MOST_QUEUED and not self._paused and self._runtime is not None:
             self._paused = True
             self._runtime.pause_reading()
+
+    def _no_longer_starting(self, opening: Opening) -> None:
+        starting = self._core.starting
+        starting[opening.exec_id] -= 1
+        if not starting[opening.exec_id]:
+            del starting[opening.exec_id]
 
     def _collects(self, stream: int) -> bool:
         """Whether the client takes all output at once: so it waits for the end, and for nothing before."""
@@ -222,8 +235,10 @@ class Relay:
             self._put(frame)
             return
         content = frames.decode(frame)[2]
+        fault("edge.exec.ended")
         if kind == Kind.END:
             self._execs.ended(opening, content)
+            fault("edge.exec.committed")
         else:
             self._execs.refused(opening, content)
             record = self._core.live.get(opening.sandbox_id)

@@ -156,7 +156,14 @@ class _Logs:
         link = self._core.link
         params: dict[str, Any] = {"sandbox_id": self._record.id, "exec_id": each.exec_id}
         if self._request.follow and self._record.is_live:
-            rest = {"mode": "stream", "offsets": {}, "credit": self._request.credit, "max_output_bytes": None}
+            rest: dict[str, Any] = {
+                "mode": "stream",
+                "offsets": {},
+                "credit": self._request.credit,
+                "max_output_bytes": None,
+            }
+            if each.end is not None:
+                rest["end"] = msgspec.to_builtins(each.end)
             return link.stream("exec.attach", params | rest)
         return link.stream("output.tail", params | {"bytes": MAX_OUTPUT_BYTES})
 

@@ -57,6 +57,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_lifetime_s: float = 7 * 86400
     max_idle_s: float = 7 * 86400
     tombstone_s: float = 86400
+    fault_points: bool = False
+    """For tests of dsec only: root may let a part of the node die at a named step."""
     overcommit: Overcommit = Overcommit()
     registries: Registries = Registries()
     boot_id: str = ""

@@ -14,9 +14,11 @@ import msgspec
 
 from dsec.errors import DSecError, NodeError, Unsupported
 from dsec.node.binaries import find_binaries
+from dsec.node.config import read_settings
 from dsec.node.machine import OLDEST_KERNEL, check_machine, kernel_version
+from dsec.node.paths import NodePaths
 
-__all__ = ["Finding", "TOOLS", "Tool", "examine", "install", "missing_packages"]
+__all__ = ["Finding", "TOOLS", "Tool", "examine", "examine_settings", "install", "missing_packages"]
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -54,9 +56,28 @@ def missing_packages(present: Callable[[str], bool] = lambda name: _path_of(name
     return sorted({tool.package for tool in TOOLS if not present(tool.name)})
 
 
-def examine() -> list[Finding]:
-    """Look at machine, kernel (``dsec-runtime probe``), tools and dsec's own programs; changes nothing."""
-    return [_kernel(), _root(), *_tools(), *_programs_and_features()]
+def examine(paths: NodePaths | None = None) -> list[Finding]:
+    """Look at machine, kernel (``dsec-runtime probe``), tools and dsec's own programs, and at a node's settings;
+    changes nothing. Raises InvalidArgument for settings that cannot be read.
+    """
+    found = [_kernel(), _root(), *_tools(), *_programs_and_features()]
+    return found if paths is None else [*found, *examine_settings(paths)]
+
+
+def examine_settings(paths: NodePaths) -> list[Finding]:
+    """What a node's settings say that no node for real work should have; raises InvalidArgument."""
+    if not read_settings(paths).fault_points:
+        return []
+    return [
+        Finding(
+            kind="settings",
+            name="no fault points",
+            present=False,
+            detail=str(paths.settings),
+            lost="the node looks for files of root's that let its parts die: it is one for tests of dsec",
+            remedy="Remove `fault_points`, then `dsec down` and `dsec up`",
+        )
+    ]
 
 
 def install(say: Callable[[str], None]) -> list[str]:

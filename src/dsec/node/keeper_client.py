@@ -67,6 +67,15 @@ class KeeperControl:
         """State of the services, in the order of their start."""
         return msgspec.convert(self._call("services")["services"], list[ServiceState])
 
+    def objects(self) -> list[str]:
+        """IDs of everything that the keeper holds for the runtime: processes, and descriptors without one."""
+        found: list[str] = []
+        while True:
+            page = self._call({"list": {"after": found[-1] if found else None}})["objects"]
+            found += [str(one["object_id"]) for one in page["objects"]]
+            if not page["more"]:
+                return found
+
     def restart(self, service: str, definition: Service) -> None:
         """End a service and start it anew by the new definition; ``keeper``: exec in place."""
         self._call({"restart": {"service": service, "definition": msgspec.to_builtins(definition)}})

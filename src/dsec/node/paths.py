@@ -151,6 +151,11 @@ class NodePaths(msgspec.Struct, frozen=True):
         return self.data / "logs"
 
     @property
+    def faults(self) -> Path:
+        """Where tests arm fault points, on a node whose settings allow it."""
+        return self.data / "faults"
+
+    @property
     def cgroup(self) -> str:
         """Directory below each cgroup mount."""
         return f"dsec/{self.name}"

@@ -43,6 +43,9 @@ def prepare(config: NodeConfig, binaries: Binaries) -> None:
         directory.chmod(mode)
     for directory in (paths.layers, paths.output, paths.logs):
         directory.mkdir(mode=0o700, exist_ok=True)
+    if config.fault_points:
+        for name in ("armed", "passed"):
+            (paths.faults / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     if config.shared_layers and not (Path(config.shared_layers) / "layers").is_dir():
         raise InvalidArgument(
             f"shared_layers: {config.shared_layers} holds no layers", remedy="Name the data directory of a node"

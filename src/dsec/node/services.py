@@ -88,4 +88,5 @@ def runtime_config(config: NodeConfig, binaries: Binaries, *, pool_mib: int) -> 
         "edge_uid": 0,
         "max_sandboxes": config.max_sandboxes,
         "init_path": str(binaries.init),
+        "fault_points": str(paths.faults) if config.fault_points else None,
     }

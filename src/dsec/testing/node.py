@@ -86,6 +86,20 @@ class RunningNode(msgspec.Struct, frozen=True, kw_only=True):
         with RuntimeCalls(self.paths.runtime_socket) as runtime:
             return [str(one["sandbox_id"]) for one in runtime.call("sandbox.list", {})["sandboxes"]]
 
+    def held(self) -> list[str]:
+        """IDs of what the keeper holds for the runtime: ``sb/…`` of a sandbox, ``ex/…`` and ``in/…`` of an exec."""
+        with KeeperControl(self.paths.keeper_socket) as keeper:
+            return [each for each in keeper.objects() if each != "layers-ns"]
+
+    def subvolumes(self) -> list[str]:
+        """Names in the pool, as the runtime's own threads see it."""
+        pid = self.services()["runtime"].pid
+        pool = self.paths.run.relative_to("/") / "pool" / "fs"
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            if (task / "comm").read_text().startswith("objects"):
+                return sorted(each.name for each in (task / "root" / pool).iterdir())
+        raise AssertionError("the runtime has no thread for objects")
+
     def stats(self) -> dict[str, Any]:
         """The runtime's NodeStats."""
         with RuntimeCalls(self.paths.runtime_socket) as runtime:
@@ -100,6 +114,9 @@ class RunningNode(msgspec.Struct, frozen=True, kw_only=True):
         stats = self.stats()
         found = [f"sandbox {name}" for name in self.live_sandboxes()]
         found += [f"process {pid}" for pid in sorted(self.sandbox_processes())]
+        held = self.held()
+        found += [f"object {name}" for name in held if not name.startswith(("disk/", "job/"))]
+        found += [f"subvolume {name}" for name in self.subvolumes() if f"disk/{name}" not in held]
         found += [f"{stats[name]} {name}" for name in ("sandboxes", "execs", "slots_used") if stats[name]]
         return found
 

@@ -72,6 +72,15 @@ async def test_an_exec_that_never_arrived_is_started_under_its_key(fake: FakeNod
     assert fake.edge.starts.count(result.exec_id) == 1
 
 
+async def test_input_of_an_exec_that_never_arrived_is_sent_again(fake: FakeNode, client: DSecClient) -> None:
+    """The input goes to the exec that is begun in place of the one that the node does not know, whole."""
+    sandbox = await client.sandbox("image")
+    fake.edge.fail_next("WS exec", dsec.NodeError("the edge restarts", retry_after_s=0.01))
+    result = await sandbox.exec("cat", stdin=b"input" * 100_000, key="k")
+    assert result.stdout_bytes == b"input" * 100_000
+    assert fake.edge.starts.count(result.exec_id) == 1
+
+
 async def test_an_unknown_outcome_is_never_a_result(fake: FakeNode, client: DSecClient) -> None:
     """When the connection broke and the node lost the sandbox, the outcome is unknown and says of which exec."""
     sandbox = await client.sandbox("image")

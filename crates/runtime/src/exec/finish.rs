@@ -11,7 +11,7 @@ use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::tag::exec_object;
 use crate::timers::Timer;
-use crate::{output, sandbox};
+use crate::{fault, output, sandbox};
 
 /// Within so much of its limit a disk counts as full. btrfs refuses a write when one more tree block (16 KiB) would not fit,
 /// and a new file or directory when its reservation of four to five would not: seen 16 KiB and 64 to 72 KiB below the limit.
@@ -31,6 +31,7 @@ pub fn ended(node: &Rc<Node>, exec: &Rc<Exec>, end: Ended) {
     node.cancel_timer(&Timer::Grace(exec.id.clone()));
     exec.enter(Phase::Ending);
     exec.streams.iter().for_each(pump::drain);
+    fault!("runtime.exec.drained");
     if exec.tag.borrow().cause.is_some() {
         let (node, exec) = (Rc::clone(node), Rc::clone(exec));
         tokio::task::spawn_local(async move {
@@ -76,11 +77,13 @@ fn conclude(node: &Rc<Node>, exec: &Rc<Exec>, end: &Ended) {
         exec.enter(Phase::Failed(WireError::gone(&exec.sandbox.id, &cause)));
     } else {
         let facts = facts(node, exec, end);
+        fault!("runtime.exec.measured");
         exec.enter(Phase::Ended(facts.clone()));
         node.tell(RuntimeEvent::ExecEnded {
             sandbox_id: exec.sandbox.id.clone(),
             end: facts,
         });
+        fault!("runtime.exec.told");
     }
     let (also, of) = (Rc::clone(node), Rc::clone(exec));
     if exec.stdin.borrow().is_some() {
@@ -140,8 +143,21 @@ pub async fn ack(node: &Rc<Node>, exec_ids: &[String]) {
         let exec = node.execs.borrow().get(exec_id).cloned();
         if let Some(exec) = exec.filter(|exec| !exec.is_running()) {
             exec.acked.set(true);
+            fault!("runtime.exec.acked");
             settle(node, &exec).await;
+            keep_facts(node, &exec).await;
         }
+    }
+}
+
+/// What goes on in the background must not change facts that somebody has been told: not even for a successor.
+async fn keep_facts(node: &Node, exec: &Exec) {
+    let facts = match &*exec.phase.borrow() {
+        Phase::Ended(end) if !exec.released.get() => end.clone(),
+        _ => return,
+    };
+    if exec.tag.borrow_mut().end.replace(facts).is_none() {
+        exec.retag(node).await;
     }
 }
 
@@ -167,6 +183,7 @@ pub async fn settle(node: &Rc<Node>, exec: &Rc<Exec>) {
     node.keeper
         .ack(vec![exec_object(&exec.sandbox.id, &exec.id)])
         .await;
+    fault!("runtime.exec.released");
     if exec.sandbox.gone().is_none() {
         exec.sandbox
             .give_back(exec.tag.borrow().leaf, exec.killed.get());

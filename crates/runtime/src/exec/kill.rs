@@ -8,6 +8,7 @@ use dsec_proto::runtime::ExecKill;
 
 use super::{Exec, Phase};
 use crate::check;
+use crate::fault;
 use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::tag::{cancelled_object, exec_object, Tag};
@@ -106,12 +107,14 @@ pub async fn terminate(node: &Rc<Node>, exec: &Rc<Exec>, cause: &str, grace_ns: 
         tag.kill_at = Some(tag.kill_at.map_or(kill_at, |at| at.min(kill_at)));
     }
     exec.retag(node).await;
+    fault!("runtime.kill.tagged");
     if !matches!(&*exec.phase.borrow(), Phase::Running) {
         return;
     }
     if grace_ns > 0 {
         let _ = signal_group(node, exec, libc::SIGTERM).await;
     }
+    fault!("runtime.kill.signalled");
     if exec.is_running() {
         let at = exec.tag.borrow().kill_at.unwrap_or(kill_at);
         node.set_timer(Timer::Grace(exec.id.clone()), at);

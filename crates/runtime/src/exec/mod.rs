@@ -18,16 +18,72 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use dsec_proto::error::WireError;
+use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::keeper::Ended;
 use dsec_proto::runtime::{ExecEnd, ExecState};
 use tokio::sync::Notify;
 
+use crate::check;
+use crate::groups::Baseline;
 use crate::kernel::sys;
 use crate::node::Node;
 use crate::output::Log;
 use crate::sandbox::{write_tag, Sandbox};
 use crate::tag::{exec_object, ExecTag, Tag};
+
+/// An exec that is known, or one whose end the caller has recorded: of that the files are left.
+///
+/// # Errors
+/// `not_found`; `invalid_argument` when the recorded end is another exec's.
+pub fn find(
+    node: &Node,
+    sandbox_id: &str,
+    exec_id: &str,
+    recorded: Option<ExecEnd>,
+) -> WireResult<Rc<Exec>> {
+    match (node.exec(sandbox_id, exec_id), recorded) {
+        (Ok(exec), _) => Ok(exec),
+        (Err(unknown), None) => Err(unknown),
+        (Err(_), Some(end)) => {
+            check::exec_id(exec_id)?;
+            if end.exec_id != exec_id {
+                return Err(WireError::invalid("the end of another exec").with("field", "end"));
+            }
+            let sandbox = node.live(sandbox_id)?;
+            let exec = Exec::new(
+                node,
+                &sandbox,
+                ended_tag(sandbox_id, end.clone()),
+                Phase::Ended(end),
+                false,
+            );
+            exec.released.set(true);
+            node.execs
+                .borrow_mut()
+                .insert(exec_id.to_owned(), Rc::clone(&exec));
+            Ok(exec)
+        }
+    }
+}
+
+fn ended_tag(sandbox_id: &str, end: ExecEnd) -> ExecTag {
+    ExecTag {
+        exec_id: end.exec_id.clone(),
+        sandbox_id: sandbox_id.to_owned(),
+        leaf: 0,
+        argv: Vec::new(),
+        timeout_at: None,
+        grace_ns: 0,
+        kill_at: None,
+        cause: None,
+        stdin: false,
+        backpressure: false,
+        max_output_bytes: check::MAX_OUTPUT,
+        is_main: false,
+        baseline: Baseline::default(),
+        end: Some(end),
+    }
+}
 
 /// Where an exec is in its life.
 #[derive(Clone, Debug)]
@@ -103,6 +159,7 @@ impl Exec {
             pipe: RefCell::default(),
             taken: Cell::new(0),
         };
+        let acked = tag.end.is_some();
         Rc::new(Self {
             id: tag.exec_id.clone(),
             sandbox: Rc::clone(sandbox),
@@ -112,7 +169,7 @@ impl Exec {
             started_ns: Cell::new(sys::boottime()),
             streams: [stream(1), stream(2)],
             stdin: RefCell::default(),
-            acked: Cell::new(false),
+            acked: Cell::new(acked),
             counted: Cell::new(false),
             killed: Cell::new(!new),
             released: Cell::new(false),

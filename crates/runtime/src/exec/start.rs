@@ -17,7 +17,7 @@ use crate::plans::{self, Entrant};
 use crate::sandbox::{create::entry, Sandbox};
 use crate::tag::{self, exec_object, sandbox_object, ExecTag, Tag};
 use crate::timers::Timer;
-use crate::{check, pause, sandbox};
+use crate::{check, fault, pause, sandbox};
 
 /// How long it may take from the clone to the program: the look-up of a user reads files of the sandbox, which may be FIFOs.
 const TO_BEGIN: Duration = Duration::from_secs(30);
@@ -66,13 +66,16 @@ pub async fn start(node: &Rc<Node>, spec: ExecSpec) -> WireResult<Rc<Exec>> {
     node.execs
         .borrow_mut()
         .insert(spec.exec_id.clone(), Rc::clone(&exec));
+    fault!("runtime.exec.leaf");
     match launch(node, &exec, &spec, &leaf).await {
         Ok(()) => {
+            fault!("runtime.exec.spawned");
             running(node, &exec);
             Ok(exec)
         }
         Err(error) => {
             node.execs.borrow_mut().remove(&spec.exec_id);
+            super::stdin::close(node, &exec).await;
             exec.let_go(node);
             let error = error.about(&spec.sandbox_id);
             exec.enter(Phase::Failed(error.clone()));
@@ -136,6 +139,7 @@ fn tag_of(spec: &ExecSpec, leaf: u16, baseline: Baseline) -> ExecTag {
         backpressure: spec.backpressure,
         max_output_bytes: spec.max_output_bytes,
         is_main: spec.is_main,
+        end: None,
         baseline,
     }
 }
@@ -163,9 +167,7 @@ fn pipes(node: &Node, exec: &Exec, spec: &ExecSpec) -> std::io::Result<Ends> {
         let (reader, writer) = sys::pipe(0)?;
         give(&reader)?;
         sys::nonblocking(&writer)?;
-        let record = node.config.output().join(&exec.sandbox.id).join(&exec.id);
-        exec.stdin
-            .replace(Some(Rc::new(Stdin::new(writer, &record)?)));
+        exec.stdin.replace(Some(Rc::new(Stdin::new(writer)?)));
         stdin = Some(reader);
     }
     Ok(Ends { stdin, outputs })
@@ -207,6 +209,7 @@ async fn launch(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec, leaf: &Leaf) 
             .hold(node, exec)
             .await
             .map_err(|refusal| WireError::node("stdin", refusal.message))?;
+        fault!("runtime.stdin.held");
     }
     let tag = Tag::Exec(exec.tag.borrow().clone())
         .encode()

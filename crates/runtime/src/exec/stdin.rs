@@ -1,13 +1,15 @@
-//! Standard input: bytes from readers' frames into the pipe, at offsets that survive a restart.
+//! Standard input: bytes from readers' frames into the pipe, each once, whatever dies in between.
 //!
-//! The keeper holds the write end as an object of its own, so that closing it here and there really closes it.
+//! What arrives is first stored at its offset in a buffer, sealed to nobody but the keeper, and goes from there into the pipe
+//! by `sendfile`, which moves the buffer's own position in the same step. That position lives in the open file that the
+//! keeper holds beside the pipe: a successor reads from it what the pipe has taken, to the byte.
+//! The keeper holds both as an object of its own, so that closing it here and there really closes it.
 
 use std::cell::Cell;
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::keeper::{Call, Refusal};
@@ -15,19 +17,21 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::Interest;
 
 use super::Exec;
-use crate::kernel::poll;
+use crate::fault;
+use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::tag::{stdin_object, Tag};
 
 /// How far beyond what the program's pipe has taken a client may send.
 pub const CREDIT: u64 = 256 << 10;
+/// What the pipe has taken is dropped from the buffer in steps of so many bytes.
+const STEP: u64 = 256 << 10;
 
 /// An exec's standard input.
 pub struct Stdin {
     pipe: AsyncFd<OwnedFd>,
-    /// Bytes that the pipe has taken; the file repeats it for a successor.
-    taken: Cell<u64>,
-    record: File,
+    buffer: File,
+    dropped: Cell<u64>,
     writing: tokio::sync::Mutex<()>,
 }
 
@@ -35,23 +39,20 @@ impl Stdin {
     /// A new one, at offset 0.
     ///
     /// # Errors
-    /// When its record cannot be made.
-    pub fn new(pipe: OwnedFd, directory: &Path) -> io::Result<Self> {
-        std::fs::create_dir_all(directory)?;
-        let record = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(directory.join("0"))?;
-        let mut taken = [0; 8];
-        let known = record.read_exact_at(&mut taken, 0).is_ok();
-        let taken = Cell::new(if known { u64::from_le_bytes(taken) } else { 0 });
-        let pipe = poll::watch(pipe, Interest::WRITABLE)?;
+    /// When there is no memory or descriptor for it.
+    pub fn new(pipe: OwnedFd) -> io::Result<Self> {
+        Self::again(pipe, sys::memory("stdin")?)
+    }
+
+    /// One that a former runtime had, with its buffer.
+    ///
+    /// # Errors
+    /// When the pipe cannot be watched.
+    pub fn again(pipe: OwnedFd, buffer: OwnedFd) -> io::Result<Self> {
         Ok(Self {
-            pipe,
-            taken,
-            record,
+            pipe: poll::watch(pipe, Interest::WRITABLE)?,
+            buffer: buffer.into(),
+            dropped: Cell::new(0),
             writing: tokio::sync::Mutex::new(()),
         })
     }
@@ -59,24 +60,25 @@ impl Stdin {
     /// Bytes that the program's pipe has taken.
     #[must_use]
     pub fn taken(&self) -> u64 {
-        self.taken.get()
+        (&self.buffer).stream_position().unwrap_or(0)
     }
 
-    /// Gives the keeper the write end.
+    /// Gives the keeper the write end and the buffer.
     ///
     /// # Errors
     /// What the keeper refuses.
     pub async fn hold(&self, node: &Node, exec: &Exec) -> Result<(), Refusal> {
         let object_id = stdin_object(&exec.sandbox.id, &exec.id);
         let tag = Tag::Stdin.encode().unwrap_or_default();
+        let held = [self.pipe.get_ref().as_raw_fd(), self.buffer.as_raw_fd()];
         node.keeper
             .tell(
                 Call::Put {
                     object_id,
                     tag,
-                    held: vec![0],
+                    held: vec![0, 1],
                 },
-                &[self.pipe.get_ref().as_raw_fd()],
+                &held,
             )
             .await
     }
@@ -84,42 +86,47 @@ impl Stdin {
     /// Writes bytes that stand at `offset`. What came before is skipped, so that a frame may be repeated.
     ///
     /// # Errors
-    /// `protocol_error` for a hole.
+    /// `protocol_error` for a hole; `node_error` when there is no memory for the buffer.
     pub async fn write(&self, offset: u64, bytes: &[u8]) -> WireResult<()> {
         let _one_at_a_time = self.writing.lock().await;
-        let taken = self.taken.get();
+        let taken = self.taken();
         if offset > taken {
             let text = format!("standard input continues at {taken}, not {offset}");
             return Err(WireError::new("protocol_error", text));
         }
         let known = usize::try_from(taken - offset).unwrap_or(usize::MAX);
-        let mut rest = bytes.get(known..).unwrap_or_default();
-        while !rest.is_empty() {
-            let written = self
+        let rest = bytes.get(known..).unwrap_or_default();
+        let end = taken + rest.len() as u64;
+        self.buffer
+            .write_all_at(rest, taken)
+            .map_err(|error| WireError::node("stdin", error.to_string()))?;
+        fault!("runtime.stdin.stored");
+        while self.taken() < end {
+            let left = usize::try_from(end - self.taken()).unwrap_or(usize::MAX);
+            let passed = self
                 .pipe
-                .async_io(Interest::WRITABLE, |pipe| write_now(pipe.as_raw_fd(), rest))
+                .async_io(Interest::WRITABLE, |pipe| {
+                    sys::send_file(pipe, &self.buffer, left)
+                })
                 .await;
-            match written {
-                Ok(count) => {
-                    self.taken.set(self.taken.get() + count as u64);
-                    let _ = self.record.write_all_at(&self.taken.get().to_le_bytes(), 0);
-                    rest = &rest[count..];
-                }
-                // The program does not read any more; what it does not want is dropped, as a pipe's reader may.
-                Err(_) => {
-                    self.taken.set(self.taken.get() + rest.len() as u64);
-                    return Ok(());
-                }
+            fault!("runtime.stdin.passed");
+            // The program does not read any more; what it does not want is dropped, as a pipe's reader may.
+            if !matches!(passed, Ok(1..)) {
+                let _ = (&self.buffer).seek(SeekFrom::Start(end));
             }
         }
+        self.drop_taken();
         Ok(())
     }
-}
 
-fn write_now(pipe: i32, bytes: &[u8]) -> io::Result<usize> {
-    // SAFETY: a valid buffer and its length.
-    let written = unsafe { libc::write(pipe, bytes.as_ptr().cast(), bytes.len()) };
-    Ok(crate::kernel::sys::check(written as libc::c_long)? as usize)
+    /// Frees whole steps only: pages that still wait in the pipe are whole pages, which the pipe keeps.
+    fn drop_taken(&self) {
+        let upto = self.taken() / STEP * STEP;
+        if upto > self.dropped.get() {
+            sys::punch(&self.buffer, self.dropped.get(), upto);
+            self.dropped.set(upto);
+        }
+    }
 }
 
 /// Ends the standard input of an exec, here and at the keeper.
@@ -127,8 +134,10 @@ pub async fn close(node: &Node, exec: &Exec) {
     let open = exec.stdin.borrow_mut().take();
     if let Some(stdin) = open {
         drop(stdin.writing.lock().await);
+        fault!("runtime.stdin.closing");
         node.keeper
             .ack(vec![stdin_object(&exec.sandbox.id, &exec.id)])
             .await;
+        fault!("runtime.stdin.closed");
     }
 }

@@ -18,6 +18,8 @@ const FS_INFO: libc::Ioctl = ior(31, 1024);
 
 const QUOTA_ENABLE_SIMPLE: u64 = 4;
 const LIMIT_MAX_REFERENCED: u64 = 1;
+/// BTRFS_FIRST_FREE_OBJECTID.
+const FIRST_SUBVOLUME: u64 = 256;
 
 const fn ioc(direction: u64, number: u64, size: u64) -> libc::Ioctl {
     ((direction << 30) | (size << 16) | (0x94 << 8) | number) as libc::Ioctl
@@ -176,6 +178,20 @@ impl Pool {
         Some(read("referenced")? + read("rsv_data").unwrap_or(0))
     }
 
+    /// IDs of all subvolumes that are counted, deleted ones included until their space is back.
+    #[must_use]
+    pub fn counters(&self) -> Vec<u64> {
+        let entries = std::fs::read_dir(self.sysfs.join("qgroups"));
+        let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix("0_")?.parse().ok();
+        entries
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| number(entry.file_name()))
+            .filter(|id| *id >= FIRST_SUBVOLUME)
+            .collect()
+    }
+
     /// Names of all subvolumes and directories at the top.
     ///
     /// # Errors
@@ -213,7 +229,7 @@ impl Pool {
 /// ENOTTY on other file systems.
 pub fn subvolume_id(directory: &File) -> io::Result<u64> {
     let mut args = [0u64; 512];
-    args[1] = 256; // the first free object ID: the root directory of any subvolume
+    args[1] = FIRST_SUBVOLUME; // the first free object ID: the root directory of any subvolume
     call(directory, INO_LOOKUP, &mut args)?;
     Ok(args[0])
 }

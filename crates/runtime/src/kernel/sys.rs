@@ -136,6 +136,47 @@ pub fn splice_to_file(
     Ok(moved)
 }
 
+/// Memory as a file, empty.
+///
+/// # Errors
+/// The errno.
+pub fn memory(name: &str) -> io::Result<OwnedFd> {
+    let name = c(name)?;
+    // SAFETY: `name` is a valid string for the time of the call.
+    owned(unsafe {
+        libc::c_long::from(libc::memfd_create(
+            name.as_ptr(),
+            libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL,
+        ))
+    })
+}
+
+/// Moves bytes from a file's position on into a pipe or terminal, as many as it takes now. The position moves along in the
+/// same call: no signal comes between.
+///
+/// # Errors
+/// EAGAIN when there is no room, EPIPE when nobody reads any more.
+pub fn send_file(to: &impl AsRawFd, from: &impl AsRawFd, most: usize) -> io::Result<usize> {
+    // SAFETY: both descriptors are borrowed; without an offset the file's own position counts.
+    let moved =
+        unsafe { libc::sendfile(to.as_raw_fd(), from.as_raw_fd(), std::ptr::null_mut(), most) };
+    Ok(check(moved as libc::c_long)? as usize)
+}
+
+/// Frees a range of a file; its length stays.
+pub fn punch(file: &impl AsRawFd, start: u64, end: u64) {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: a plain call on a borrowed descriptor. A refusal costs memory, and nothing else.
+    unsafe {
+        libc::fallocate(
+            file.as_raw_fd(),
+            mode,
+            start as libc::off_t,
+            (end - start) as libc::off_t,
+        )
+    };
+}
+
 /// Sealed memory with these bytes, executable when asked for.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::keeper::{Answer, Call, Refusal};
-use dsec_proto::runtime::{SandboxSpec, SandboxStarted};
+use dsec_proto::runtime::{ExecSpec, SandboxSpec, SandboxStarted};
 use serde_bytes::ByteBuf;
 
 use super::{Phase, Sandbox};
@@ -18,7 +18,7 @@ use crate::plans::{self, Entry, InitParts};
 use crate::slot::Slot;
 use crate::store::{self, Root, RootSpec};
 use crate::tag::{sandbox_object, SandboxTag, Tag};
-use crate::{check, disks, exec, jobs};
+use crate::{check, disks, exec, fault, jobs};
 
 /// The first leaf that a slot does not have ready, see `SlotGroups::make`.
 const FIRST_NEW_LEAF: u16 = 2;
@@ -32,7 +32,7 @@ pub async fn create(node: &Rc<Node>, spec: SandboxSpec) -> WireResult<SandboxSta
     let begun = Instant::now();
     let known = |node: &Node| node.sandboxes.borrow().get(&spec.sandbox_id).cloned();
     if let Some(sandbox) = known(node) {
-        return existing(&sandbox).await;
+        return existing(node, &sandbox, &spec).await;
     }
     if node.closing.get() {
         return Err(WireError::new("capacity", "this node is going down"));
@@ -46,7 +46,7 @@ pub async fn create(node: &Rc<Node>, spec: SandboxSpec) -> WireResult<SandboxSta
     if let Some(sandbox) = known(node) {
         // The same request came twice, and the other one was first.
         node.slots.put_back(slot);
-        return existing(&sandbox).await;
+        return existing(node, &sandbox, &spec).await;
     }
     let sandbox = Sandbox::new(
         tag(&spec, &slot),
@@ -58,6 +58,7 @@ pub async fn create(node: &Rc<Node>, spec: SandboxSpec) -> WireResult<SandboxSta
     node.sandboxes
         .borrow_mut()
         .insert(spec.sandbox_id.clone(), Rc::clone(&sandbox));
+    fault!("runtime.create.slot");
     let mut phases = vec![("slot", begun.elapsed().as_micros() as u64)];
     match build(node, &sandbox, &spec, slot, &mut phases).await {
         Ok(()) => {
@@ -68,25 +69,51 @@ pub async fn create(node: &Rc<Node>, spec: SandboxSpec) -> WireResult<SandboxSta
                 .collect();
             Ok(sandbox.started(false))
         }
-        Err(error) => {
-            let error = error.about(&spec.sandbox_id);
-            node.sandboxes.borrow_mut().remove(&spec.sandbox_id);
-            let index = sandbox.tag.borrow().slot;
-            sandbox.enter(Phase::Failed(error.clone()));
-            node.slots.give_back(index);
-            Err(error)
-        }
+        Err(error) => Err(give_up(node, &sandbox, error)),
     }
 }
 
-async fn existing(sandbox: &Rc<Sandbox>) -> WireResult<SandboxStarted> {
-    sandbox
+/// Nothing of it is left: its ID and its slot are free again.
+fn give_up(node: &Node, sandbox: &Sandbox, error: WireError) -> WireError {
+    let error = error.about(&sandbox.id);
+    node.sandboxes.borrow_mut().remove(&sandbox.id);
+    let index = sandbox.tag.borrow().slot;
+    sandbox.enter(Phase::Failed(error.clone()));
+    node.slots.give_back(index);
+    error
+}
+
+async fn existing(
+    node: &Rc<Node>,
+    sandbox: &Rc<Sandbox>,
+    spec: &SandboxSpec,
+) -> WireResult<SandboxStarted> {
+    let started = sandbox
         .until(|sandbox| match &*sandbox.phase.borrow() {
             Phase::Creating => None,
             Phase::Failed(error) => Some(Err(error.clone())),
             Phase::Running | Phase::Ending | Phase::Ended(_) => Some(Ok(sandbox.started(true))),
         })
-        .await
+        .await?;
+    // A former runtime may have died between the init and the main process. While the sandbox lives, a main process
+    // that began is known.
+    if let Some(main) = spec.main.as_ref().filter(|_| sandbox.gone().is_none()) {
+        let begun = node.execs.borrow().contains_key(&main.exec_id);
+        if !begun {
+            let begun = begin_main(node, sandbox, main).await;
+            begun.map_err(|error| give_up(node, sandbox, error))?;
+        }
+    }
+    Ok(started)
+}
+
+async fn begin_main(node: &Rc<Node>, sandbox: &Rc<Sandbox>, main: &ExecSpec) -> WireResult<()> {
+    if let Err(error) = exec::start(node, main.clone()).await {
+        undo(node, sandbox).await;
+        return Err(error);
+    }
+    fault!("runtime.create.main");
+    Ok(())
 }
 
 fn tag(spec: &SandboxSpec, slot: &Slot) -> SandboxTag {
@@ -104,6 +131,7 @@ fn tag(spec: &SandboxSpec, slot: &Slot) -> SandboxTag {
         cause: None,
         job: spec.job.clone(),
         keep_ns: None,
+        disk_used: None,
     }
 }
 
@@ -139,6 +167,7 @@ async fn build(
     };
     let root = make_root(node, spec, &slot, limits).await?;
     phases.extend(root.phases.iter().copied());
+    fault!("runtime.create.root");
     let spawned = Instant::now();
     let started = spawn_init(node, sandbox, spec, &slot, root).await;
     phases.push(("init", spawned.elapsed().as_micros() as u64));
@@ -146,18 +175,16 @@ async fn build(
         delete_volume(node, &spec.sandbox_id).await;
         return Err(error);
     }
+    fault!("runtime.create.spawned");
     node.slots.lend(slot);
     sandbox.enter(Phase::Running);
     sandbox.arm(node);
     jobs::joined(node, sandbox);
     if let Some(main) = &spec.main {
         let begun = Instant::now();
-        let started = exec::start(node, main.clone()).await;
+        let started = begin_main(node, sandbox, main).await;
         phases.push(("main", begun.elapsed().as_micros() as u64));
-        if let Err(error) = started {
-            undo(node, sandbox).await;
-            return Err(error);
-        }
+        started?;
     }
     Ok(())
 }
@@ -322,14 +349,11 @@ async fn undo(node: &Rc<Node>, sandbox: &Rc<Sandbox>) {
 pub async fn delete_volume(node: &Node, sandbox_id: &str) {
     let (pool, name) = (node.pool.clone(), sandbox_id.to_owned());
     let deleted = node.objects.run(move || pool.delete(&name)).await;
-    // A former runtime may have come so far.
-    if let Err(error) = deleted.or_else(|error| {
-        if error.kind() == std::io::ErrorKind::NotFound {
-            Ok(())
-        } else {
-            Err(error)
+    match deleted {
+        // Or a former runtime came so far.
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::error!(sandbox_id, "the subvolume could not be deleted: {error}");
         }
-    }) {
-        tracing::error!(sandbox_id, "the subvolume could not be deleted: {error}");
+        _ => {}
     }
 }

@@ -11,9 +11,9 @@ use dsec_proto::runtime::{Proof, RuntimeEvent, SandboxEnd, SandboxStop};
 use super::create::delete_volume;
 use super::{Phase, Sandbox};
 use crate::kernel::{poll, sys};
-use crate::node::Node;
-use crate::tag::{cancelled_object, exec_object, sandbox_object};
-use crate::{check, disks, exec, output, pause, timers::Timer};
+use crate::node::{Node, COUNTED};
+use crate::tag::{cancelled_object, exec_object, sandbox_object, stdin_object};
+use crate::{check, disks, exec, fault, output, pause, timers::Timer};
 
 /// How long a caller waits for the death of what was killed. The kernel lets a process in an uninterruptible wait live on;
 /// the end then goes on without the caller.
@@ -103,6 +103,7 @@ pub async fn end_again(node: &Rc<Node>, sandbox: &Rc<Sandbox>) {
 
 async fn to_the_end(node: &Rc<Node>, sandbox: &Rc<Sandbox>, grace: Duration) {
     sandbox.retag(node).await;
+    fault!("runtime.stop.intended");
     if !grace.is_zero() {
         ask_main_to_end(node, sandbox, grace).await;
     }
@@ -110,6 +111,7 @@ async fn to_the_end(node: &Rc<Node>, sandbox: &Rc<Sandbox>, grace: Duration) {
     let event = RuntimeEvent::SandboxEnded { end: end.clone() };
     sandbox.enter(Phase::Ended(end));
     node.tell(event);
+    fault!("runtime.stop.told");
 }
 
 /// Ends a sandbox that nobody was told of.
@@ -171,6 +173,7 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
                 .then_some(())
         })
         .await;
+    fault!("runtime.stop.emptied");
     let ended = sandbox.init_over.get().unwrap_or_else(sys::boottime);
     let execs = sandbox.execs(node);
     for exec in &execs {
@@ -178,6 +181,7 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
     }
     let mut usage = sandbox.usage(node);
     usage.pids = 0;
+    usage.disk_bytes = Some(note_disk(node, sandbox, usage.disk_bytes.unwrap_or(0)).await);
     let tag = sandbox.tag.borrow().clone();
     let bytes = usage.disk_bytes.unwrap_or(0);
     let kept = disks::keep(node, &tag, bytes).await;
@@ -185,6 +189,7 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
         node.space_pending(tag.volume, bytes);
         delete_volume(node, &sandbox.id).await;
     }
+    fault!("runtime.stop.deleted");
     let main = tag
         .main
         .and_then(|id| execs.iter().find(|exec| exec.id == id).cloned());
@@ -200,6 +205,18 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
         },
         kept_until: kept.map(sys::unix_time),
     }
+}
+
+/// What the subvolume holds: counted before it is deleted, and noted where a successor would count something else.
+async fn note_disk(node: &Node, sandbox: &Sandbox, counted: u64) -> u64 {
+    if let Some(noted) = sandbox.tag.borrow().disk_used {
+        return noted;
+    }
+    if counted >= COUNTED {
+        sandbox.tag.borrow_mut().disk_used = Some(counted);
+        sandbox.retag(node).await;
+    }
+    counted
 }
 
 /// The keeper says that the init is over: the kernel has killed all else in its PID namespace.
@@ -230,6 +247,9 @@ pub async fn forget(node: &Rc<Node>, sandbox_ids: &[String]) -> WireResult<()> {
         for exec in &execs {
             objects.push(exec_object(&sandbox.id, &exec.id));
             objects.push(cancelled_object(&sandbox.id, &exec.id));
+            if exec.tag.borrow().stdin {
+                objects.push(stdin_object(&sandbox.id, &exec.id));
+            }
             node.execs.borrow_mut().remove(&exec.id);
             node.cancel_timer(&Timer::Timeout(exec.id.clone()));
             node.cancel_timer(&Timer::Grace(exec.id.clone()));
@@ -247,7 +267,9 @@ pub async fn forget(node: &Rc<Node>, sandbox_ids: &[String]) -> WireResult<()> {
         }
         // The init goes last: a successor that still finds it knows that the rest may be there too.
         node.keeper.ack(objects).await;
+        fault!("runtime.stop.forgetting");
         node.keeper.ack(vec![sandbox_object(&sandbox.id)]).await;
+        fault!("runtime.stop.forgotten");
         node.sandboxes.borrow_mut().remove(&sandbox.id);
         let ids: Vec<String> = execs.iter().map(|exec| exec.id.clone()).collect();
         node.budget.borrow_mut().forget(&ids);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Layers;
+use crate::fault;
 use crate::kernel::btrfs::Pool;
 use crate::kernel::mounts::{self, attr, Configuring};
 
@@ -62,6 +63,7 @@ pub fn build(
             .copy(from, &spec.sandbox_id, spec.disk_bytes)
             .map_err(|error| ("disk", error))?,
     };
+    fault!("runtime.create.volume");
     let undo = |phase: &'static str| {
         move |error| {
             let _ = pool.delete(&spec.sandbox_id);

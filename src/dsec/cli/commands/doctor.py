@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dsec.cli.commands.node import Node, Root, place
 from dsec.cli.printing import print_json, say
 from dsec.cli.session import Json, command
 
@@ -15,6 +16,8 @@ __all__ = ["add"]
 def doctor(
     install: Annotated[bool, typer.Option("--install", help="Install missing distribution packages by apt.")] = False,
     json: Json = False,
+    root: Root = None,
+    node: Node = "local",
 ) -> None:
     """Say of each kernel feature and tool whether it is there, and what is lost without. Exit code 1: one is not."""
     from dsec.node import doctor as examination
@@ -22,7 +25,7 @@ def doctor(
     if install:
         added = examination.install(say)
         say(f"installed {', '.join(added)}" if added else "every distribution package is there")
-    findings = examination.examine()
+    findings = examination.examine(place(root, node))
     if json:
         print_json({"findings": findings})
     else:

@@ -1,0 +1,126 @@
+"""What the fault walk does at each point, by the second part of the point's name; each ends only as promised.
+
+Also a program, for a client that is to be killed: ``python fault_operations.py OPERATION SANDBOX_ID KEY``, the node
+being that of ``DSEC_URL`` and ``DSEC_TOKEN``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+import dsec
+
+__all__ = ["OPERATIONS"]
+
+IMAGE = "dsec/debian:12"
+DATA = b"".join(hashlib.sha256(b"%d" % i).digest() for i in range(12_000))
+
+
+async def create(client: dsec.DSecClient, _: str, key: str) -> None:
+    """A sandbox with a main process is made once and works."""
+    sandbox = await client.sandbox(IMAGE, command=("sh", "-c", "echo begun; exec sleep 1000"), key=key)
+    assert (await sandbox.exec("echo", "works", key=f"{key}-echo")).stdout == "works\n"
+    running = [each.argv[2] for each in await sandbox.execs() if each.ended is None]
+    assert running == ["echo begun; exec sleep 1000"]
+    processes = await sandbox.run_shell("cat /proc/[0-9]*/cmdline | tr '\\0' ' '", key=f"{key}-ps")
+    assert processes.stdout.count("sleep 1000") == 1
+    await sandbox.stop()
+
+
+async def execute(client: dsec.DSecClient, sandbox_id: str, key: str) -> None:
+    """A command runs once; its exit code and both streams are told."""
+    sandbox = client.attach(sandbox_id)
+    result = await sandbox.run_shell(f"echo once >> /tmp/{key}; printf out; printf err >&2; exit 3", key=key)
+    assert (result.exit_code, result.stdout, result.stderr, result.ended) == (3, "out", "err", "exited")
+    assert (await sandbox.read(f"/tmp/{key}")) == b"once\n"
+    again = await sandbox.run_shell(f"echo once >> /tmp/{key}; printf out; printf err >&2; exit 3", key=key)
+    assert (again.exit_code, again.stdout, again.stderr) == (3, "out", "err")
+    assert (await sandbox.read(f"/tmp/{key}")) == b"once\n"
+
+
+async def stdin(client: dsec.DSecClient, sandbox_id: str, key: str) -> None:
+    """Every byte of input arrives once and in order, and its end."""
+    sandbox = client.attach(sandbox_id)
+    result = await sandbox.exec("cat", stdin=DATA, key=key)
+    assert (result.exit_code, result.stdout_bytes == DATA) == (0, True)
+
+
+async def write(client: dsec.DSecClient, sandbox_id: str, key: str) -> None:
+    """A file is replaced as a whole, and nothing lies beside it."""
+    sandbox = client.attach(sandbox_id)
+    await sandbox.write(f"/srv/{key}/file", b"before", parents=True)
+    await sandbox.write(f"/srv/{key}/file", DATA, mode=0o640)
+    assert await sandbox.read(f"/srv/{key}/file") == DATA
+    found = await sandbox.run_shell(f"until [ $(ls -A /srv/{key} | wc -l) = 1 ]; do sleep 0.01; done", timeout_s=10)
+    assert found.exit_code == 0, "a draft is left beside the file"
+
+
+async def stop(client: dsec.DSecClient, _: str, key: str) -> None:
+    """A stop is confirmed, and whoever waited for an exec in it is told why."""
+    sandbox = await client.sandbox(IMAGE, key=key)
+    program = await sandbox.spawn(shell="echo begun; exec sleep 1000", key=f"{key}-exec")
+    stopped = await sandbox.stop()
+    assert stopped.cause == "stopped" and stopped.proof_of_death.processes == 0
+    info = await sandbox.info()
+    assert (info.state, info.cause) == ("stopped", "stopped")
+    try:
+        await program.wait()
+    except dsec.SandboxGone as error:
+        assert error.details["cause"] == "stopped"
+    else:
+        raise AssertionError("the end of a sandbox was told as the result of its exec")
+
+
+async def kill(client: dsec.DSecClient, sandbox_id: str, key: str) -> None:
+    """A kill reaches everything and is confirmed, and the exec ends as cancelled."""
+    sandbox = client.attach(sandbox_id)
+    program = await sandbox.spawn(shell="trap '' TERM; sleep 1001 & sleep 1001", key=key)
+    await program.kill(grace_s=0.2)
+    result = await program.wait()
+    assert (result.ended, result.exit_code) == ("cancelled", None)
+    assert result.signal in (signal.SIGKILL, signal.SIGTERM)
+    left = await sandbox.run_shell("cat /proc/[0-9]*/cmdline | tr '\\0' ' '", key=f"{key}-ps")
+    assert "sleep 1001" not in left.stdout
+
+
+async def remove(client: dsec.DSecClient, _: str, key: str) -> None:
+    """Of a removed sandbox nothing is known any more."""
+    sandbox = await client.sandbox(IMAGE, key=key)
+    await sandbox.exec("echo", "kept", key=f"{key}-exec")
+    await sandbox.stop()
+    with contextlib.suppress(dsec.NotFound):  # asked again after it was done
+        await sandbox.remove()
+    try:
+        await sandbox.info()
+    except dsec.NotFound:
+        return
+    raise AssertionError("a removed sandbox is still known")
+
+
+OPERATIONS: dict[str, Callable[[dsec.DSecClient, str, str], Awaitable[None]]] = {
+    "create": create,
+    "exec": execute,
+    "stdin": stdin,
+    "write": write,
+    "stop": stop,
+    "kill": kill,
+    "remove": remove,
+}
+
+
+async def main(operation: str, sandbox_id: str, key: str) -> None:
+    """Carry out one operation as a process of its own."""
+    async with dsec.DSecClient(os.environ["DSEC_URL"], os.environ["DSEC_TOKEN"]) as client:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        await OPERATIONS[operation](client, sandbox_id, key)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
