@@ -215,6 +215,7 @@ impl Client {
             offsets: BTreeMap::from([(1, from)]),
             credit: BTreeMap::new(),
             max_output_bytes: None,
+            end: None,
         };
         self.open("exec.attach", &attach);
     }
