@@ -65,25 +65,27 @@ impl SlotGroups {
             for path in v1.all() {
                 directory(path)?;
             }
-            put(&v1.memory.join("memory.max_usage_in_bytes"), "0")?;
-            put(&v1.cpuacct.join("cpuacct.usage"), "0")?;
         } else {
             put(
                 &self.v2.join("cgroup.subtree_control"),
                 "+memory +pids +cpu",
             )?;
         }
-        for leaf in [self.init(), self.leaf(0), self.leaf(1)] {
+        for leaf in [self.init(), self.leaf(0)] {
             leaf.make()?;
             leaf.reset(false)?;
         }
         Ok(())
     }
 
-    /// The init's leaf.
+    /// The init's leaf: of its own in the v2 tree only. A v1 memory group more would cost several times what the init
+    /// itself does, so that it is in the slot's.
     #[must_use]
     pub fn init(&self) -> Leaf {
-        self.named("init".into())
+        Leaf {
+            v2: self.v2.join("init"),
+            v1: self.v1.clone().map(|v1| (v1, String::new())),
+        }
     }
 
     /// A numbered leaf.
@@ -197,10 +199,14 @@ impl SlotGroups {
         )
     }
 
-    /// OOM kills of all leaves, so far.
+    /// OOM kills of the init and all other leaves, so far.
     #[must_use]
     pub fn oom_kills(&self) -> u64 {
-        self.leaves().iter().map(Leaf::oom_kills).sum()
+        let leaves: u64 = self.leaves().iter().map(Leaf::oom_kills).sum();
+        match &self.v1 {
+            Some(_) => leaves + self.init().oom_kills(),
+            None => leaves,
+        }
     }
 
     /// Counters that cannot be set back, as they are now.

@@ -21,7 +21,7 @@ use crate::tag::{sandbox_object, SandboxTag, Tag};
 use crate::{check, disks, exec, fault, jobs};
 
 /// The first leaf that a slot does not have ready, see `SlotGroups::make`.
-const FIRST_NEW_LEAF: u16 = 2;
+const FIRST_NEW_LEAF: u16 = 1;
 
 /// Makes a sandbox, or answers with the one that has its ID.
 ///
@@ -52,7 +52,7 @@ pub async fn create(node: &Rc<Node>, spec: SandboxSpec) -> WireResult<SandboxSta
         tag(&spec, &slot),
         slot.groups.clone(),
         Phase::Creating,
-        vec![1, 0],
+        vec![0],
         FIRST_NEW_LEAF,
     );
     node.sandboxes
