@@ -3,13 +3,13 @@
 use std::rc::Rc;
 
 use dsec_proto::error::{WireError, WireResult};
-use dsec_proto::holding::{JobLease, OnLost, OneJob};
+use dsec_proto::holding::{JobLease, OnLost, OneJob, SandboxFreeze};
 use dsec_proto::keeper::Call;
 use dsec_proto::runtime::RuntimeEvent;
 
 use crate::kernel::sys;
 use crate::node::Node;
-use crate::sandbox::{self, Phase, Sandbox};
+use crate::sandbox::{self, Sandbox};
 use crate::tag::{job_object, JobTag, Tag};
 use crate::timers::Timer;
 use crate::{check, pause};
@@ -137,13 +137,14 @@ fn lose(node: &Rc<Node>, sandbox: &Rc<Sandbox>, on_lost: OnLost) {
     if on_lost == OnLost::Stop {
         return sandbox::end(node, sandbox, "lease");
     }
-    if !matches!(&*sandbox.phase.borrow(), Phase::Running) {
-        return;
-    }
     let (node, sandbox) = (Rc::clone(node), Rc::clone(sandbox));
     tokio::task::spawn_local(async move {
-        if let Err(error) = pause::stand_still(&node, &sandbox, "lease").await {
-            // What cannot be paused is not left to run on.
+        let freeze = SandboxFreeze {
+            sandbox_id: sandbox.id.clone(),
+            cause: "lease".into(),
+        };
+        if let Err(error) = pause::freeze(&node, freeze).await {
+            // What cannot be paused is not left to run on; what has ended stays so.
             tracing::error!(sandbox_id = sandbox.id, "{}", error.message);
             sandbox::end(&node, &sandbox, "lease");
         }

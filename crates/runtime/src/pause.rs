@@ -35,11 +35,7 @@ pub async fn freeze(node: &Rc<Node>, asked: SandboxFreeze) -> WireResult<Frozen>
 ///
 /// # Errors
 /// `node_error` when the kernel refuses.
-pub async fn stand_still(
-    node: &Rc<Node>,
-    sandbox: &Rc<Sandbox>,
-    cause: &str,
-) -> WireResult<Frozen> {
+async fn stand_still(node: &Rc<Node>, sandbox: &Rc<Sandbox>, cause: &str) -> WireResult<Frozen> {
     let broken = |error: std::io::Error| WireError::node("freeze", error.to_string());
     let begun = sys::boottime();
     let before = sandbox.paused.replace(true);

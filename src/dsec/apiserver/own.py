@@ -18,7 +18,19 @@ from dsec.iam.tokens import Grant, Tokens
 
 __all__ = ["CAPABILITIES", "Own"]
 
-CAPABILITIES = ("containers", "exec", "files", "images", "layers", "logs", "tokens")
+CAPABILITIES = (
+    "containers",
+    "exec",
+    "files",
+    "images",
+    "jobs",
+    "kept-disks",
+    "layers",
+    "logs",
+    "pause",
+    "tokens",
+    "usage",
+)
 """What clients may ask about in ``GET /v1/version``."""
 _SMALL = 64 * 1024
 

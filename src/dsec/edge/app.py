@@ -232,7 +232,7 @@ class Edge:
         while old := core.records.ended_before(before, _REAP_AT_ONCE):
             await self.ends.bury(old)
         core.records.expire_creates(before)
-        self.jobs.reap(before)
+        await self.jobs.reap(before)
 
     async def _relay(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}

@@ -175,13 +175,15 @@ class Jobs:
                 except DSecError as error:
                     _log.warning("a lease could not be mirrored", job=record.name, error=error.message)
 
-    def reap(self, before: float) -> None:
-        """Forget jobs that ended or were lost long ago and have no sandbox."""
+    async def reap(self, before: float) -> None:
+        """Forget jobs that ended or were lost long ago and have no sandbox, the runtime's leases too."""
         core = self._core
         for record in core.records.jobs():
             over_at = record.ended_at or record.lost_at
             if over_at is not None and over_at < before and not core.admission.live((record.project, record.group)):
-                core.records.remove_job(record.project, record.name)
+                await self._backend.end_job(record.name)
+                if core.records.job(record.project, record.name) is record:
+                    core.records.remove_job(record.project, record.name)
 
 
 def _check(request: JobRequest) -> None:

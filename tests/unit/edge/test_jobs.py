@@ -258,3 +258,18 @@ async def test_the_queue_is_fair_between_jobs(world: World) -> None:
         await api.call("POST", f"/v1/sandboxes/{first['id']}/stop", {})
         await asyncio.gather(*tasks)
         assert served[:2] == ["greedy", "modest"] and served.count("greedy") == 6
+
+
+async def test_old_jobs_are_forgotten(world: World) -> None:
+    """One that ended or was lost longer ago than a tombstone lives goes, its lease too; one that is held stays."""
+    async with world.edge() as (edge, api):
+        ended, _, held = await hold(api, "ended"), await hold(api, "lost", on_lost="pause"), await hold(api, "held")
+        await ended.call("POST", "/v1/jobs/ended/stop")
+        world.runtime.lose_job("lost")
+        await until(lambda: edge.core.records.jobs()[2].lost_at is not None)
+        far = max(world.clock.now, edge.core.records.jobs()[2].lost_at or 0.0) + 1
+        await edge.jobs.reap(far)
+        assert [each.name for each in edge.core.records.jobs()] == ["held"]
+        assert set(world.runtime.leases) == {"held"}
+        assert isinstance(await failing(ended.create()), Fenced)
+        assert (await held.beat())["state"] == "held"

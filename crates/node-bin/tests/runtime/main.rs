@@ -5,6 +5,7 @@ mod contained;
 mod ends;
 mod execs;
 mod files;
+mod leases;
 mod limits;
 mod node;
 mod restart;
