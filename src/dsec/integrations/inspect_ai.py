@@ -7,7 +7,9 @@ error, never as a score (docs/decisions/0035): neither the model nor the scorer 
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, overload
@@ -48,7 +50,8 @@ _NOT_FOUND = 127
 class DsecSandboxConfig(BaseModel, frozen=True, extra="forbid"):
     """What a sample's sandbox is made of: fields of ``dsec.SandboxArgs``, under the same names.
 
-    A sandbox may idle as long as a model thinks, so only ``lifetime_s`` ends one that its evaluation left behind.
+    A sandbox may idle as long as a model thinks; ``lease_s`` ends those of an evaluation that died, and
+    ``lifetime_s`` any.
     """
 
     image: str = IMAGE
@@ -64,6 +67,8 @@ class DsecSandboxConfig(BaseModel, frozen=True, extra="forbid"):
     network: str | dict[str, bool] = "none"
     lifetime_s: float = 14400
     profile: str = "default"
+    lease_s: float = 60
+    """How long the sandboxes stay when their evaluation gives no sign of life."""
     deadline_s: float = 600
     """How long a create may wait for the image or for room on the node."""
 
@@ -73,12 +78,14 @@ class DsecSandboxConfig(BaseModel, frozen=True, extra="forbid"):
 
     def args(self, labels: dict[str, str]) -> dsec.SandboxArgs:
         """The same for the SDK."""
-        fields = self.model_dump(exclude={"deadline_s"})
+        fields = self.model_dump(exclude={"deadline_s", "lease_s"})
         return dsec.SandboxArgs(**fields, idle_timeout_s=self.lifetime_s, labels=labels)
 
 
 _client = dsec.DSecClient()
 """One for the process: it connects at first use, and anew for each event loop."""
+_jobs: dict[tuple[asyncio.AbstractEventLoop, DsecSandboxConfig], dsec.Job] = {}
+"""What holds the leases of this process's evaluations, by the configuration that a task brought."""
 
 
 @sandboxenv(name="dsec")
@@ -95,7 +102,33 @@ class DsecSandboxEnvironment(SandboxEnvironment):
         self.sandbox = sandbox
         self._workdir = workdir
 
-    # A sample's sandbox
+    # An evaluation, and a sample's sandbox
+
+    @classmethod
+    async def task_init(cls, task_name: str, config: SandboxEnvironmentConfigType | None) -> None:
+        """Begin the lease under which the samples' sandboxes live."""
+        wanted = _config_of(config)
+        place = asyncio.get_running_loop(), wanted
+        if place not in _jobs:
+            with _errors_that_end_the_sample():
+                _jobs[place] = await _client.job(f"inspect-{secrets.token_hex(8)}", lease_s=wanted.lease_s).open()
+
+    @classmethod
+    async def task_cleanup(cls, task_name: str, config: SandboxEnvironmentConfigType | None, cleanup: bool) -> None:
+        """Stop whatever is left; without ``cleanup`` say what is, and let it live as long as its lifetime."""
+        wanted = _config_of(config)
+        job = _jobs.pop((asyncio.get_running_loop(), wanted), None)
+        if job is None:
+            return
+        if cleanup:
+            await job.stop()
+            return
+        left = [info.id async for info in job.find()]
+        await job.detach()
+        if left:
+            kept = await _client.job(job.name, lease_s=wanted.lifetime_s).open()
+            await kept.detach()
+            print(f"dsec sandboxes not cleaned up: {' '.join(left)}\nEnd them: inspect sandbox cleanup dsec")  # noqa: T201
 
     @classmethod
     async def sample_init(
@@ -105,8 +138,9 @@ class DsecSandboxEnvironment(SandboxEnvironment):
         wanted = _config_of(config)
         sample = str(metadata.get("__sample_id__", ""))
         labels = LABELS | {"inspect-task": task_name[:200], "inspect-sample": sample[:200]}
+        holder = _jobs.get((asyncio.get_running_loop(), wanted), _client)
         with _errors_that_end_the_sample():
-            sandbox = await _client.sandbox(wanted.args(labels), deadline_s=wanted.deadline_s)
+            sandbox = await holder.sandbox(wanted.args(labels), deadline_s=wanted.deadline_s)
             info = await sandbox.info()
         return {"default": cls(sandbox, info.workdir or "/")}
 

@@ -24,6 +24,7 @@ from inspect_ai.util import sandbox
 import dsec
 import dsec.sync
 from dsec.integrations.inspect_ai import LABELS, DsecSandboxConfig, DsecSandboxEnvironment
+from dsec.testing.node import wait_until
 
 PROVIDER = "dsec"
 doomed: list[str] = []
@@ -182,6 +183,35 @@ def remotely() -> Tool:
         return f"{ended.returncode} {ended.stdout}"
 
     return execute
+
+
+def test_a_killed_evaluation_leaves_no_sandbox(tmp_path: Path) -> None:
+    """The process is killed while its sample works; its sandbox stops when the lease is over, by nobody's doing."""
+    program = f"""
+from inspect_ai import Task, eval
+from inspect_ai.dataset import Sample
+from inspect_ai.solver import solver
+from inspect_ai.util import sandbox
+from dsec.integrations.inspect_ai import DsecSandboxConfig
+@solver
+def forever():
+    async def solve(state, generate):
+        await sandbox().exec(["sleep", "600"])
+        return state
+    return solve
+eval(Task(dataset=[Sample(input="x")], solver=forever(), sandbox=("dsec", DsecSandboxConfig(lease_s=3))),
+     model="mockllm/model", log_dir={str(tmp_path)!r}, display="none")
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: any(info.labels.items() >= LABELS.items() for info in live()), "it works", timeout_s=60)
+    finally:
+        process.kill()
+        process.wait()
+    wait_until(lambda: live() == [], "the lease is over", timeout_s=30)
+    with dsec.sync.DSecClient() as client:
+        causes = {info.cause for info in client.find(labels=LABELS, state="stopped") if info.ended_at is not None}
+    assert "lease" in causes
 
 
 def test_inspect_sandbox_cleanup_stops_what_was_left_and_nothing_else(tmp_path: Path) -> None:
