@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from dsec.client.results import Exited, Stdout
 from dsec.testing.node import RunningNode, private_node, wait_until
+
+from .test_cli import dsec
 
 pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(180)]
 
@@ -67,3 +70,15 @@ def test_restart_of_everything_at_rest(own_node: RunningNode) -> None:
     own_node.restart()
     after = {name: service.pid for name, service in own_node.services().items()}
     assert all(after[name] not in (0, before[name]) for name in before)
+
+
+def test_status_counts_restarts(own_node: RunningNode) -> None:
+    """For root here `dsec status` shows every part and how often it was started anew, beside what the API says."""
+    before = own_node.services()["edge"]
+    own_node.kill("edge")
+    wait_until(lambda: own_node.services()["edge"].pid not in (0, before.pid), "edge runs again")
+    told = json.loads(dsec(own_node, "status", "--json").stdout)
+    parts = {part["name"]: part for part in told["parts"]}
+    assert set(parts) == {"runtime", "edge", "apiserver"}
+    assert parts["edge"]["state"] == "running" and parts["edge"]["restarts"] > before.restarts
+    assert f"restarts {parts['edge']['restarts']}" in dsec(own_node, "status").stdout

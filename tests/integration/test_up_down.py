@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import socket
+import sqlite3
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dsec.errors import Conflict, DSecError, InvalidArgument, NodeError
+from dsec.databases import FORMATS, format_of
+from dsec.errors import Conflict, DSecError, InvalidArgument, NodeError, Unsupported
 from dsec.node.down import down
 from dsec.node.leaks import find_leaks
 from dsec.node.paths import NodePaths
@@ -38,6 +40,14 @@ def paths() -> Iterator[NodePaths]:
     yield NodePaths(f"u{root.name[-8:].lower().replace('_', '0')}", root)
     down(NodePaths(f"u{root.name[-8:].lower().replace('_', '0')}", root), confirm=lambda _: True)
     shutil.rmtree(root)
+
+
+def write_format(path: Path, number: int) -> None:
+    """A database that says it is of this format."""
+    db = sqlite3.connect(path)
+    db.execute(f"PRAGMA user_version={number}")
+    db.execute("CREATE TABLE IF NOT EXISTS something (id TEXT)")
+    db.close()
 
 
 def quick(paths: NodePaths, *, port: int = 0) -> UpOptions:
@@ -133,6 +143,22 @@ def test_bad_settings_are_refused(paths: NodePaths, text: str) -> None:
     with pytest.raises(InvalidArgument):
         up(UpOptions(paths=paths, port=None if "port" in text else 0))
     assert find_leaks(paths) == []
+
+
+def test_catalogue_of_a_later_dsec_is_refused_untouched(paths: NodePaths) -> None:
+    """Its format is named with what to do, and nothing was started; node.db of another format is begun anew."""
+    paths.data.mkdir(parents=True)
+    write_format(paths.catalogue_db, 9)
+    with pytest.raises(Unsupported, match=r"catalogue\.db has format 9") as refused:
+        up(quick(paths))
+    assert refused.value.remedy and refused.value.phase == "machine"
+    assert format_of(paths.catalogue_db) == 9 and find_leaks(paths) == []
+    paths.catalogue_db.unlink()
+    write_format(paths.node_db, 9)
+    said: list[str] = []
+    up(quick(paths), said.append)
+    assert survey(paths).state == "whole" and format_of(paths.node_db) == FORMATS["node.db"]
+    assert any("node.db has format 9" in line for line in said)
 
 
 def test_same_name_in_another_place_is_refused(own_node: RunningNode, tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ def pairs(words: Iterable[str], *, what: str) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not (key and equals):
-            raise InvalidArgument(f"{what} {word!r} has no '='", remedy=f"Write the {what} as KEY=VALUE")
+            lacks = "name" if equals else "'='"
+            raise InvalidArgument(f"{what} {word!r} has no {lacks}", remedy=f"Write the {what} as KEY=VALUE")
         found[key] = value
     return found
 

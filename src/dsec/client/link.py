@@ -202,7 +202,11 @@ def _error_of(status: int, body: bytes) -> DSecError:
         return Denied("the token is unknown, revoked or expired", phase="token", remedy="Set DSEC_TOKEN")
     if status in (502, 503, 504):
         return NodeError(f"the node does not answer (status {status})", phase="connect")
-    return ProtocolError(f"the server answered {status} without an error of dsec's", status=status)
+    return ProtocolError(
+        f"the server answered {status} without an error of dsec's",
+        remedy="Look whether DSEC_URL leads to a dsec apiserver, and what proxy stands between",
+        status=status,
+    )
 
 
 def _look_at(task: asyncio.Task[Wire]) -> None:

@@ -231,8 +231,8 @@ class Creates:
         if request.from_disk is not None:
             return self._kept.environment(request)
         images = self._core.images
-        workspace = None if request.workspace is None else images.resolve_layer(request.workspace)
-        toolkits = [images.resolve_layer(each) for each in request.toolkits]
+        workspace = None if request.workspace is None else images.resolve_layer(request.workspace, "workspace")
+        toolkits = [images.resolve_layer(each, "toolkit") for each in request.toolkits]
         image = await images.resolve(request.image, pull=request.pull)
         return environment_of(request, image, workspace, toolkits)
 

@@ -23,6 +23,7 @@ from dsec.images.progress import OnProgress, Reporter
 from dsec.images.pulls import Pulls
 from dsec.images.references import (
     ImageReference,
+    LayerKind,
     is_layer_reference,
     parse_image,
     parse_layer,
@@ -222,9 +223,16 @@ class Images:
         """
         return await self._layer_builder.build(parse_layer(reference), archive, at, owner)
 
-    def resolve_layer(self, reference: str) -> str:
-        """Digest of ``workspace/NAME:VERSION`` or ``toolkit/NAME:VERSION``; raises InvalidArgument or NotFound."""
-        return self._catalogue.tag(str(parse_layer(reference)))
+    def resolve_layer(self, reference: str, kind: LayerKind | None = None) -> str:
+        """Digest of a layer by its tag, which must be of the ``kind``; raises InvalidArgument or NotFound."""
+        parsed = parse_layer(reference)
+        if kind not in (None, parsed.kind):
+            raise InvalidArgument(
+                f"{reference} is a {parsed.kind}, not a {kind}",
+                argument=kind,
+                remedy=f"Build it as {kind}/{parsed.name}:{parsed.version}",
+            )
+        return self._catalogue.tag(str(parsed))
 
     def list_layers(self) -> Sequence[LayerTag]:
         """All layers that users built, by tag."""

@@ -31,7 +31,13 @@ async def test_directory_over_a_path(images: Images, mounted: Mounted) -> None:
         Member(name="./.wh.plain", data=b"kept", uid=501),
     ])  # fmt: skip
     tag = await images.build_layer("workspace/repo:1", chunks(archive), at="/srv/repo", owner=(1000, 1000))
-    assert images.resolve_layer("workspace/repo:1") == tag.digest
+    assert (
+        images.resolve_layer("workspace/repo:1")
+        == images.resolve_layer("workspace/repo:1", "workspace")
+        == tag.digest
+    )
+    with pytest.raises(InvalidArgument, match="is a workspace, not a toolkit"):
+        images.resolve_layer("workspace/repo:1", "toolkit")
     assert [each.tag for each in images.list_layers()] == ["workspace/repo:1"]
     said = mounted(
         images.layer_path(tag.digest),

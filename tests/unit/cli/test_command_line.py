@@ -12,8 +12,9 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from dsec.api.types import ImageProgress
 from dsec.cli.main import app
-from dsec.errors import ExecutableNotFound, NotFound
+from dsec.errors import ExecutableNotFound, ImageNotFound, NotFound
 
 runner = CliRunner()
 
@@ -24,6 +25,17 @@ class FakeClient:
     def __init__(self) -> None:
         self.args: Any = None
         self.error: Exception | None = None
+        self.here = True
+        self.imported: list[tuple[str, str]] = []
+        self.images = SimpleNamespace(get=self._get, import_=self._import)
+
+    async def _get(self, reference: str) -> None:
+        if not self.here:
+            raise ImageNotFound(f"no image {reference}")
+
+    async def _import(self, source: str, *, pull: str, on_progress: Callable[[ImageProgress], None]) -> None:
+        self.imported.append((source, pull))
+        on_progress(ImageProgress(phase="download", done=1, total=2))
 
     async def sandbox(self, args: Any) -> Any:
         """Note the request."""
@@ -95,6 +107,20 @@ def test_create_has_no_main_process(client: FakeClient) -> None:
     """``create`` is ``run -d`` without a program."""
     assert runner.invoke(app, ["create", "img"]).exit_code == 0
     assert client.args.command is None
+
+
+def test_missing_image_is_pulled_in_sight(client: FakeClient) -> None:
+    """A pull's progress goes to standard error, its ID alone to standard output; what is here is not pulled."""
+    client.here = False
+    made = runner.invoke(app, ["create", "python:3.12"])
+    assert (made.stdout, client.imported) == ("sb-local-x\n", [("docker://python:3.12", "missing")])
+    assert "pulling python:3.12: download" in made.stderr
+    client.here = True
+    runner.invoke(app, ["run", "-d", "--pull", "always", "python:3.12"])
+    assert client.imported[1:] == [("docker://python:3.12", "always")] and client.args.pull == "missing"
+    for words in (["create", "python:3.12"], ["create", "--pull", "never", "x"], ["create", "dsec/none:1"]):
+        runner.invoke(app, words)
+    assert len(client.imported) == 2
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ pub fn errors_of(refusal: &Refusal) -> WireError {
             | libc::ELIBBAD
             | libc::ETXTBSY
             | libc::EISDIR,
-        ) => WireError::new("not_executable", said)
+        ) => WireError::new("not_executable", cannot(&said, failure.errno))
             .remedy("chmod +x it, or run it by its interpreter; it must be made for this machine"),
         ("resolve_user", _) => WireError::invalid(said)
             .in_phase("user")
@@ -289,7 +289,7 @@ pub fn errors_of(refusal: &Refusal) -> WireError {
             | libc::ELOOP
             | libc::ENAMETOOLONG
             | libc::EROFS,
-        ) => WireError::invalid(said)
+        ) => WireError::invalid(cannot(&said, failure.errno))
             .in_phase("cwd")
             .remedy("Make the directory first; the user must be allowed to enter it"),
         _ if refusal.code == "gone" => {
@@ -298,6 +298,13 @@ pub fn errors_of(refusal: &Refusal) -> WireError {
         (step, _) => WireError::node(step, said),
     };
     error.with("errno", failure.errno)
+}
+
+/// "cannot execute /x: Permission denied" of the step "execute /x".
+fn cannot(step: &str, errno: i32) -> String {
+    let why = std::io::Error::from_raw_os_error(errno).to_string();
+    let why = why.split(" (os error").next().unwrap_or_default();
+    format!("cannot {step}: {why}")
 }
 
 /// The program runs: follow its output, set its timer.

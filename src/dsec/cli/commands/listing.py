@@ -13,6 +13,7 @@ from dsec.cli import options as o
 from dsec.cli.printing import print_facts, print_json, print_table
 from dsec.cli.session import Json, command, with_client
 from dsec.cli.values import age, labels, size
+from dsec.errors import NodeError
 
 if TYPE_CHECKING:
     from dsec.api.types import SandboxInfo, Status, StoryEntry, Usage
@@ -142,15 +143,27 @@ def status(json: Json = False) -> None:
     async def body(client: DSecClient) -> Status:
         return await client.status()
 
-    now = with_client(body)
+    import msgspec
+
+    from dsec.cli.parts import merged, parts_here
+
+    here = parts_here()
+    try:
+        now = with_client(body)
+    except NodeError:
+        # The API is down and somebody looks why: what the keeper says, then the error.
+        if not json:
+            print_facts((f"part {part['name']}", _words(part)) for part in here)
+        raise
+    parts = merged(now.parts, here)
     if json:
-        print_json(now)
+        print_json(msgspec.structs.replace(now, parts=parts))
         return
     facts = [("node", now.node), ("version", now.version), ("queued", str(now.queued))]
     facts += [(f"sandboxes {state}", str(count)) for state, count in sorted(now.sandboxes.items())]
     for name, there in sorted(now.capacity.items()):
         facts.append((name, f"{now.requests.get(name, 0):g} of {there:g} requested"))
-    facts += [(f"part {part.get('name')}", _words(part)) for part in now.parts]
+    facts += [(f"part {part.get('name')}", _words(part)) for part in parts]
     facts += [(name, str(value)) for name, value in sorted(now.stats.items())]
     facts += [(f"missing {one['name']}", str(one.get("lost", ""))) for one in now.features if not one.get("present")]
     print_facts(facts)

@@ -10,6 +10,7 @@ from dsec.api.types import Ended
 from dsec.cli import options as o
 from dsec.cli.failures import program_code
 from dsec.cli.printing import print_json
+from dsec.cli.pulling import with_image
 from dsec.cli.session import Json, command, with_client
 from dsec.errors import InvalidArgument, SandboxGone, Unsupported
 
@@ -115,7 +116,7 @@ async def on_disk(client: DSecClient, args: SandboxArgs, stopped: str) -> Sandbo
 
 
 async def _create(client: DSecClient, args: SandboxArgs, *, json: bool) -> None:
-    sandbox = await client.sandbox(args)
+    sandbox = await client.sandbox(await with_image(client, args, quiet=json))
     if json:
         print_json(await sandbox.info())
     else:
@@ -126,7 +127,7 @@ async def _foreground(client: DSecClient, args: SandboxArgs, *, rm: bool) -> int
     """Follow the main process to its end. Leaving early, by Ctrl-C say, stops the sandbox."""
     from dsec.cli.streams import copy_output
 
-    async with client.sandbox(args) as sandbox:
+    async with client.sandbox(await with_image(client, args, quiet=False)) as sandbox:
         await copy_output(sandbox.logs(follow=True))
         code = await _main_code(sandbox)
     if rm:
