@@ -1,16 +1,19 @@
 #!/bin/bash
-# What only tests need: Debian's docker-registry, unpacked below build/ and not installed, since its package starts a service.
+# What only tests need, unpacked below build/ and not installed: Debian's docker-registry, whose package starts a service, and
+# its static busybox, which is put into sandboxes.
 set -euo pipefail
 
-command -v docker-registry >/dev/null && exit 0
-[[ -x build/tools/usr/bin/docker-registry ]] && exit 0
+packages=()
+command -v docker-registry >/dev/null || [[ -x build/tools/usr/bin/docker-registry ]] || packages+=(docker-registry)
+[[ -x build/tools/bin/busybox ]] || packages+=(busybox-static)
+((${#packages[@]})) || exit 0
 command -v apt-get >/dev/null || {
-	echo "docker-registry is missing and there is no apt: put it on PATH, then run it again." >&2
+	echo "${packages[*]} is missing and there is no apt: unpack it below build/tools, then run it again." >&2
 	exit 3
 }
-rm -rf build/tools
+rm -rf build/tools/download
 mkdir -p build/tools/download
 cd build/tools/download
 apt-get update -qq
-apt-get download -qq docker-registry
-dpkg-deb -x docker-registry_*.deb ..
+apt-get download -qq "${packages[@]}"
+for package in *.deb; do dpkg-deb -x "$package" ..; done

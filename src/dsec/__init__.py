@@ -89,6 +89,7 @@ if TYPE_CHECKING:
         Stopped,
     )
     from dsec.client.sandbox import PIPE, Sandbox
+    from dsec.client.session import Session
 
 __all__ = [
     "CallerError",
@@ -150,6 +151,7 @@ __all__ = [
     "SandboxGone",
     "SandboxInfo",
     "SandboxState",
+    "Session",
     "Status",
     "Stderr",
     "Stdout",
@@ -179,6 +181,7 @@ _CLIENT = {
     "ProofOfDeath": "dsec.client.results",
     "Sandbox": "dsec.client.sandbox",
     "SandboxArgs": "dsec.client.args",
+    "Session": "dsec.client.session",
     "Stderr": "dsec.client.results",
     "Stdout": "dsec.client.results",
     "Stopped": "dsec.client.results",

@@ -8,3 +8,4 @@ pub mod frame;
 pub mod holding;
 pub mod keeper;
 pub mod runtime;
+pub mod session;

@@ -10,6 +10,7 @@ use dsec_proto::error::WireError;
 use dsec_proto::frame::{self, Incoming};
 use dsec_proto::holding::*;
 use dsec_proto::runtime::*;
+use dsec_proto::session::{RunEnd, RunList, SessionCancel, SessionClose, SessionRun};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -302,6 +303,68 @@ fn requests() {
                     job: "train-7".into(),
                 },
             ),
+        ],
+    );
+}
+
+/// Sessions: requests and answers.
+#[test]
+fn sessions() {
+    let run = SessionRun {
+        sandbox_id: SANDBOX.into(),
+        session_id: EXEC.into(),
+        run_id: "b".repeat(26),
+        script: Some(ByteBuf::from("echo \u{ff}")),
+        length: None,
+        timeout_ms: Some(1500),
+        grace_ms: 2000,
+        max_output_bytes: 10 << 20,
+    };
+    let long = SessionRun {
+        script: None,
+        length: Some(10 << 20),
+        timeout_ms: None,
+        ..run.clone()
+    };
+    let cancel = SessionCancel {
+        sandbox_id: SANDBOX.into(),
+        session_id: EXEC.into(),
+        run_id: "b".repeat(26),
+        grace_ms: 0,
+    };
+    let close = SessionClose {
+        sandbox_id: SANDBOX.into(),
+        session_id: EXEC.into(),
+        grace_ms: 2000,
+    };
+    let end = RunEnd {
+        run_id: "b".repeat(26),
+        ended: "exited".into(),
+        exit_code: Some(3),
+        signal: None,
+        oom_kills: 1,
+        quota_hits: vec!["pids".into()],
+        stdout_from: 1 << 33,
+        stdout_total: 5,
+        stderr_from: 0,
+        stderr_total: 0,
+        started_at: 1_700_000_000.5,
+        duration_ns: 1_500_000,
+        usage: ExecUsage {
+            cpu_ns: 5,
+            memory_peak_bytes: 6,
+        },
+        closed: true,
+    };
+    compare(
+        "sessions.json",
+        &[
+            vector("session.run", &run),
+            vector("session.run long", &long),
+            vector("session.cancel", &cancel),
+            vector("session.close", &close),
+            vector("end", &end),
+            vector("session.runs", &RunList { runs: vec![end] }),
         ],
     );
 }

@@ -246,9 +246,17 @@ pub fn exec(spec: &ExecSpec) -> WireResult<()> {
         path("cwd", cwd, true)?;
     }
     user(&spec.user)?;
-    within("max_output_bytes", spec.max_output_bytes, 0, MAX_OUTPUT)?;
-    within("grace_ms", spec.grace_ms, 0, MAX_MS)?;
-    within("timeout_ms", spec.timeout_ms.unwrap_or(1), 1, MAX_MS)
+    limits(spec.timeout_ms, spec.grace_ms, spec.max_output_bytes)
+}
+
+/// Times and output of what is run.
+///
+/// # Errors
+/// `invalid_argument`, with the field in the details.
+pub fn limits(timeout_ms: Option<u64>, grace_ms: u64, max_output_bytes: u64) -> WireResult<()> {
+    within("max_output_bytes", max_output_bytes, 0, MAX_OUTPUT)?;
+    within("grace_ms", grace_ms, 0, MAX_MS)?;
+    within("timeout_ms", timeout_ms.unwrap_or(1), 1, MAX_MS)
 }
 
 /// A path inside a sandbox.

@@ -10,7 +10,7 @@ use crate::kernel::poll;
 use crate::kernel::sys::{self, check, owned};
 use crate::node::Node;
 use crate::timers::Timer;
-use crate::{disks, exec, jobs, sandbox};
+use crate::{disks, exec, jobs, sandbox, session};
 
 /// Runs for as long as the node does.
 pub async fn run(node: Rc<Node>) {
@@ -77,6 +77,8 @@ fn fire(node: &Rc<Node>, timer: Timer, now: u64) {
     match timer {
         Timer::Timeout(exec_id) => exec::out_of_time(node, &exec_id),
         Timer::Grace(exec_id) => exec::out_of_grace(node, &exec_id),
+        Timer::RunTimeout(exec_id) => session::out_of_time(node, &exec_id),
+        Timer::RunGrace(exec_id) => session::out_of_grace(node, &exec_id),
         Timer::Lifetime(id) => {
             if let Some(sandbox) = found(&id) {
                 sandbox::end(node, &sandbox, "lifetime");

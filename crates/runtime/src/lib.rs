@@ -32,6 +32,7 @@ pub mod probe;
 pub mod recover;
 pub mod sandbox;
 pub mod serve;
+pub mod session;
 pub mod shutdown;
 pub mod slot;
 pub mod slots;

@@ -8,13 +8,16 @@ use dsec_proto::frame::{self, MAX_DATA};
 use dsec_proto::runtime::{
     Empty, Evicted, ExecAck, ExecAttach, ExecKill, ExecList, ExecStart, Features, Hello,
     HelloParams, LayerEvict, ManySandboxes, OneSandbox, OutputTail, SandboxList, SandboxSpec,
-    SandboxStop, Usage, VERSION,
+    SandboxStop, Started, Usage, VERSION,
 };
+use dsec_proto::session::{RunList, SessionCancel, SessionClose};
 
 use crate::connection::{unknown, Stream};
 use crate::exec::{self, Wanted};
 use crate::node::Node;
-use crate::{check, disks, events, files, jobs, output, pause, probe, sandbox, shutdown, tools};
+use crate::{
+    check, disks, events, files, jobs, output, pause, probe, sandbox, session, shutdown, tools,
+};
 
 /// Carries one method out on its stream.
 pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: Stream) {
@@ -62,6 +65,11 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
         "exec.kill" => answer!(exec_kill(&node, &params)),
         "exec.ack" => answer!(exec_ack(&node, &params)),
         "exec.list" => answer!(exec_list(&node, &params)),
+        "session.open" => answer!(session_open(&node, &params)),
+        "session.run" => session::run(&node, &params, &mut stream).await,
+        "session.cancel" => answer!(session_cancel(&node, &params)),
+        "session.close" => answer!(session_close(&node, &params)),
+        "session.runs" => answer!(session_runs(&node, &params)),
         "output.tail" => answer!(output_tail(&node, &params, &stream)),
         "output.remove" => answer!(output_remove(&node, &params)),
         "file.read" => files::read(&node, &params, &mut stream).await,
@@ -99,7 +107,14 @@ async fn hello(node: &Node, params: &[u8]) -> WireResult<Hello> {
             ),
         ));
     }
-    let present = ["containers", "files", "stdin", "backpressure", "tools"];
+    let present = [
+        "containers",
+        "files",
+        "stdin",
+        "backpressure",
+        "tools",
+        "sessions",
+    ];
     Ok(Hello {
         version: VERSION,
         boot_id: node.boot_id.clone(),
@@ -217,6 +232,25 @@ async fn exec_ack(node: &Rc<Node>, params: &[u8]) -> WireResult<Empty> {
     let asked: ExecAck = frame::params(params)?;
     exec::ack(node, &asked.exec_ids).await;
     Ok(Empty {})
+}
+
+async fn session_open(node: &Rc<Node>, params: &[u8]) -> WireResult<Started> {
+    session::open(node, frame::params::<ExecStart>(params)?).await
+}
+
+async fn session_cancel(node: &Rc<Node>, params: &[u8]) -> WireResult<Empty> {
+    let asked: SessionCancel = frame::params(params)?;
+    session::cancel(node, asked).await.map(|()| Empty {})
+}
+
+async fn session_close(node: &Rc<Node>, params: &[u8]) -> WireResult<Empty> {
+    let asked: SessionClose = frame::params(params)?;
+    session::close(node, asked).await.map(|()| Empty {})
+}
+
+async fn session_runs(node: &Node, params: &[u8]) -> WireResult<RunList> {
+    let asked: OneSandbox = frame::params(params)?;
+    session::runs(node, &asked.sandbox_id)
 }
 
 async fn exec_list(node: &Node, params: &[u8]) -> WireResult<ExecList> {

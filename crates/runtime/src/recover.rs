@@ -11,6 +11,7 @@ use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::sandbox::{self, Phase, Sandbox};
 use crate::serve::sandbox_tag;
+use crate::session;
 use crate::tag::{exec_object, stdin_object, ExecTag, Tag};
 use crate::timers::Timer;
 use crate::tools::Tool;
@@ -184,9 +185,13 @@ async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
         )
         .await
     {
-        Ok((_, pipes)) => {
+        Ok((_, mut pipes)) => {
+            let more = pipes.split_off(exec.streams.len().min(pipes.len()));
             for (stream, pipe) in exec.streams.iter().zip(pipes) {
                 stream.pipe.replace(Some(Rc::new(pipe)));
+            }
+            if exec.tag.borrow().session {
+                session::take_up(node, &exec, object, more);
             }
         }
         Err(refusal) => tracing::error!(exec_id = exec.id, "its pipes: {}", refusal.message),

@@ -138,6 +138,9 @@ pub struct ExecTag {
     /// What the edge has committed, while processes in the background hold its pipes: the facts do not change any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<ExecEnd>,
+    /// Whether it is a session's shell.
+    #[serde(default)]
+    pub session: bool,
     /// Counters at the beginning.
     pub baseline: Baseline,
 }

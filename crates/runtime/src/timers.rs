@@ -9,6 +9,10 @@ pub enum Timer {
     Timeout(String),
     /// An exec's grace after SIGTERM is over.
     Grace(String),
+    /// The time of a session's run is over.
+    RunTimeout(String),
+    /// The grace of a session's run is over, or the shell's time to come back.
+    RunGrace(String),
     /// A sandbox's lifetime is over.
     Lifetime(String),
     /// A sandbox may have been idle for long enough.

@@ -23,6 +23,7 @@ __all__ = [
     "KeptDisk",
     "NodeStats",
     "Proof",
+    "RunEnd",
     "SandboxEnd",
     "SandboxFound",
     "SandboxSpec",
@@ -165,6 +166,25 @@ class ExecEnd(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float = 0.0
     duration_ns: int = 0
     usage: ExecUse = ExecUse()
+
+
+class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run of a session ended; its output are ``*_total`` bytes from ``*_from`` on of the session's streams."""
+
+    run_id: str
+    ended: str
+    exit_code: int | None = None
+    signal: int | None = None
+    oom_kills: int = 0
+    quota_hits: list[str] = []
+    stdout_from: int = 0
+    stdout_total: int = 0
+    stderr_from: int = 0
+    stderr_total: int = 0
+    started_at: float = 0.0
+    duration_ns: int = 0
+    usage: ExecUse = ExecUse()
+    closed: bool = False
 
 
 class ExecState(msgspec.Struct, frozen=True, kw_only=True):

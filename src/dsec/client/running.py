@@ -31,7 +31,7 @@ from dsec.errors import (
     SandboxGone,
 )
 
-__all__ = ["RECONNECT_S", "ExecEnd", "ExecRequest", "Run", "exited_of"]
+__all__ = ["MAX_OUTPUT_BYTES", "RECONNECT_S", "ExecEnd", "ExecRequest", "Run", "check_seconds", "exited_of"]
 
 T = TypeVar("T")
 RECONNECT_S = 120.0
@@ -85,8 +85,8 @@ class ExecRequest:
             raise InvalidArgument("give either the words of a program or shell=")
         if self.argv is not None and not self.argv:
             raise InvalidArgument("there is no program to run")
-        _check_seconds("timeout_s", self.timeout_s, least=0.001)
-        _check_seconds("grace_s", self.grace_s, least=0)
+        check_seconds("timeout_s", self.timeout_s, least=0.001)
+        check_seconds("grace_s", self.grace_s, least=0)
         if not 0 < self.max_output_bytes <= MAX_OUTPUT_BYTES:
             raise InvalidArgument(f"max_output_bytes must be between 1 and {MAX_OUTPUT_BYTES}")
 
@@ -105,7 +105,8 @@ class ExecRequest:
         }  # fmt: skip
 
 
-def _check_seconds(name: str, value: float | None, *, least: float) -> None:
+def check_seconds(name: str, value: float | None, *, least: float) -> None:
+    """Raise InvalidArgument for what is no number of seconds of at least so many."""
     if value is not None and not (math.isfinite(value) and value >= least):
         raise InvalidArgument(f"{name} must be a number of seconds of at least {least}, not {value}")
 

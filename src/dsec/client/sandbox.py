@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
@@ -19,6 +19,7 @@ from dsec.client.logs import LogEvent, read_logs
 from dsec.client.owned import disown, own_exec
 from dsec.client.results import ExecResult, ProofOfDeath, Stopped
 from dsec.client.running import ExecRequest, Run
+from dsec.client.session import SessionOpening
 from dsec.client.stdin import Stdin
 from dsec.errors import CommandError, InvalidArgument, Unsupported
 
@@ -200,6 +201,18 @@ class Sandbox:
             raise
         return made
 
+    def open_session(
+        self, shell: str | Sequence[str] | None = None, *, cwd: str | None = None,
+        env: Mapping[str, str] | None = None, user: str | None = None, key: str | None = None,
+    ) -> SessionOpening:  # fmt: skip
+        """A shell that keeps its state between scripts: await it, or ``async with``, which closes it at the end.
+
+        ``shell``: a program, or the words that run it (``("/bin/busybox", "sh")``), that reads its commands from the
+        file that is its last argument: bash, dash, busybox sh. None: the first of /bin/bash, /bin/sh. ``key`` names
+        it: the same key gives the same session. Raises as ``spawn`` does.
+        """
+        return SessionOpening(self, shell, cwd=cwd, env=env, user=user, key=key)
+
     # Files, short
 
     async def read(
@@ -274,10 +287,6 @@ class Sandbox:
     def events(self) -> NoReturn:
         """Raises Unsupported."""
         raise Unsupported("Sandbox.events is not in this version")
-
-    async def open_session(self, shell: str | None = None) -> NoReturn:
-        """Raises Unsupported."""
-        raise Unsupported("Sandbox.open_session is not in this version")
 
     async def expose(self, port: int) -> NoReturn:
         """Raises Unsupported."""

@@ -254,6 +254,16 @@ class Core:
                     cause=record.cause,
                 )
             self.records.end_exec(record.id, each.exec_id, error=error.to_wire())
+        for run_id in self.records.runs.without_outcome(record.id):
+            error = gone(record)
+            if lost:
+                error = OutcomeUnknown(
+                    f"the node lost the sandbox ({record.cause}) while the run was under way",
+                    sandbox_id=record.id,
+                    exec_id=run_id,
+                    cause=record.cause,
+                )
+            self.records.runs.end(record.id, run_id, error=error.to_wire())
 
     # Watching a story
 

@@ -9,7 +9,7 @@ import structlog
 
 from dsec.api.types import StopFailure, StopReport
 from dsec.backends.contract import DiskRemoved, ExecEnded, JobLost, SandboxEnded
-from dsec.backends.wire import ExecEnd
+from dsec.backends.wire import ExecEnd, RunEnd, answer
 from dsec.edge.core import Core
 from dsec.edge.faults import fault
 from dsec.edge.kept import KeptDisks
@@ -143,6 +143,7 @@ class Ends:
     async def _settle_execs(self, record: SandboxRecord) -> None:
         """Execs that ended before their sandbox did have a result of their own, not the sandbox's end."""
         core = self._core
+        await self._settle_runs(record)
         if not core.records.execs(record.id, unended=True):
             return
         try:
@@ -153,6 +154,19 @@ class Ends:
         for state in states:
             if state.end is not None:
                 core.records.end_exec(record.id, state.exec_id, end=state.end)
+
+    async def _settle_runs(self, record: SandboxRecord) -> None:
+        """The same for runs of sessions, which nobody may have waited for."""
+        core = self._core
+        if not core.records.runs.without_outcome(record.id):
+            return
+        try:
+            found = await core.backend.call("session.runs", {"sandbox_id": record.id})
+        except DSecError as error:
+            _log.warning("runs of an ended sandbox are not known", sandbox_id=record.id, error=error.message)
+            return
+        for end in answer(found["runs"], list[RunEnd]):
+            core.records.runs.end(record.id, end.run_id, end=end)
 
 
 def _actor(cause: str) -> str:

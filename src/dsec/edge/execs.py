@@ -9,13 +9,15 @@ import msgspec
 from dsec.api import ids
 from dsec.api.types import ExecInfo
 from dsec.backends.wire import ExecEnd, answer
-from dsec.edge.core import Core
+from dsec.edge.core import Core, gone
 from dsec.edge.faults import fault
+from dsec.edge.opening import Opening
 from dsec.edge.record import ExecRecord, SandboxRecord, exec_info
+from dsec.edge.sessions import Sessions, parse_open, session_body, session_spec
 from dsec.edge.specs import canonical_exec, check_output_bytes, exec_spec, parse_exec, refused
 from dsec.errors import Conflict, InvalidArgument, NotFound, error_from_wire
 
-__all__ = ["AttachRequest", "Execs", "Opening"]
+__all__ = ["AttachRequest", "Execs"]
 
 _ATTACHABLE = frozenset({"executable_not_found", "not_executable", "invalid_argument"})
 
@@ -31,26 +33,12 @@ class AttachRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_output_bytes: int | None = None
 
 
-class Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """What to open at the runtime for a client's stream.
-
-    ``outcome``: recorded, to be told in place of the runtime's ``end`` (it has forgotten the exec's).
-    """
-
-    method: str
-    params: dict[str, Any]
-    sandbox_id: str
-    exec_id: str
-    outcome: ExecRecord | None = None
-    began: bool = False
-    """Whether this opening committed the intent, so that a refused start must take it back."""
-
-
 class Execs:
     """The execs of the node."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self.sessions = Sessions(core)
 
     def open(self, params: Any) -> Opening:
         """Complete a client's ``exec`` and commit the intent; a known key becomes an attach.
@@ -75,6 +63,28 @@ class Execs:
             self._begin(record, argv, exec_id, body)
         params = msgspec.structs.asdict(spec) | {"mode": request.mode, "credit": request.credit}
         return Opening(method="exec.start", params=params, sandbox_id=record.id, exec_id=exec_id, began=known is None)
+
+    def open_session(self, params: Any) -> Opening:
+        """Complete a client's ``session.open`` and commit the intent; a known key joins it. Raises as ``open``."""
+        request = parse_open(params)
+        record = self._core.find(request.sandbox_id)
+        exec_id = ids.exec_id(record.id, request.key)
+        known = self._core.records.exec(record.id, exec_id)
+        body = session_body(request)
+        if known is not None and known.body != body:
+            raise Conflict(
+                f"the key {request.key!r} was used for another exec", sandbox_id=record.id, exec_id=exec_id
+            )
+        if not record.is_live:
+            raise gone(record)
+        if known is not None and known.is_over:
+            return self._again(record, known, "detach", {}, {}, None)
+        record = self._core.running(record.id)
+        spec = session_spec(record, request, exec_id)
+        if known is None:
+            self._begin(record, request.shell or [b"sh"], exec_id, body)
+        sent = msgspec.structs.asdict(spec) | {"mode": "detach", "credit": {}}
+        return Opening(method="session.open", params=sent, sandbox_id=record.id, exec_id=exec_id, began=known is None)
 
     def _begin(self, record: SandboxRecord, argv: list[bytes], exec_id: str, body: bytes) -> None:
         self._core.counters["execs", "started"] += 1
@@ -151,12 +161,17 @@ class Execs:
         """Commit the ``end`` of a stream that was opened for an exec. A detached start says only that it began."""
         if not isinstance(raw, dict) or "ended" not in raw:
             return
+        if opening.method == "session.run":
+            self.sessions.ended(opening, raw)
+            return
         self._core.records.end_exec(opening.sandbox_id, opening.exec_id, end=answer(raw, ExecEnd))
         self._core.acks.add([opening.exec_id])
 
     def refused(self, opening: Opening, wire: dict[str, Any]) -> None:
         """Commit the ``error`` of a stream; one that may be tried again leaves no trace, if nothing had begun."""
-        if opening.method != "exec.start":
+        if opening.method == "session.run":
+            self.sessions.refused(opening, wire)
+        if opening.method not in ("exec.start", "session.open"):
             return
         error = error_from_wire(wire)
         if not error.retryable:

@@ -19,6 +19,8 @@ from dsec.backends.wire import ExecEnd
 from dsec.databases import open_tables
 from dsec.edge.job_record import JobRecord
 from dsec.edge.record import ExecRecord, SandboxRecord
+from dsec.edge.runs import SCHEMA as RUNS_SCHEMA
+from dsec.edge.runs import Runs
 
 __all__ = ["CreateRecord", "Records"]
 
@@ -84,11 +86,12 @@ class Records:
         self._db = sqlite3.connect(path, isolation_level=None, cached_statements=64)
         # There is one edge for each node: without locks to take and drop, a commit costs half.
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
-        open_tables(self._db, _SCHEMA, name="node.db")
+        open_tables(self._db, _SCHEMA + RUNS_SCHEMA, name="node.db")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=OFF")
         self._jobs = {(each.project, each.name): each for each in map(_job, self._column("SELECT doc FROM jobs"))}
         """All of them: every request of a job's holder looks here."""
+        self.runs = Runs(self._db)
         self._open: dict[str, set[str]] = {}
         """Execs without an outcome, by sandbox: what most questions about them are answered from."""
         for sandbox_id, exec_id in self._db.execute(_OPEN_EXECS):
@@ -219,6 +222,7 @@ class Records:
             self._db.executemany("DELETE FROM ended WHERE id = ?", rows)
             self._db.executemany("DELETE FROM kept WHERE id = ?", rows)
             self._db.executemany("DELETE FROM execs WHERE sandbox_id = ?", rows)
+            self.runs.remove(each for (each,) in rows)
         for (sandbox_id,) in rows:
             self._open.pop(sandbox_id, None)
 
@@ -232,7 +236,7 @@ class Records:
         if self.of_another_boot(boot_id):
             self._db.executescript(
                 "DELETE FROM live; DELETE FROM ended; DELETE FROM catalogued; DELETE FROM creates; DELETE FROM execs;"
-                "DELETE FROM jobs; DELETE FROM kept;"
+                "DELETE FROM jobs; DELETE FROM kept; DELETE FROM runs;"
             )
             self._jobs.clear()
         self._db.execute("DELETE FROM boot")

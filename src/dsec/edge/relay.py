@@ -16,8 +16,9 @@ from dsec.api import frames
 from dsec.api.frames import Kind
 from dsec.backends.link import FrameConnection
 from dsec.edge.core import Core
-from dsec.edge.execs import Execs, Opening
+from dsec.edge.execs import Execs
 from dsec.edge.faults import fault
+from dsec.edge.opening import Opening
 from dsec.edge.record import SandboxRecord
 from dsec.edge.telling import Told, tell_events, tell_logs
 from dsec.errors import DSecError, InvalidArgument, NodeError, PlatformError, ProtocolError, SandboxGone, Unsupported
@@ -149,6 +150,10 @@ class Relay:
             self._forward(stream, self._execs.open(params))
         elif method == "attach":
             self._forward(stream, self._execs.attach(params))
+        elif method == "session.open":
+            self._forward(stream, self._execs.open_session(params))
+        elif method in ("session.run", "session.cancel", "session.close"):
+            self._forward(stream, self._execs.sessions.open(method, params))
         elif method in ("logs", "events"):
             tell = tell_logs if method == "logs" else tell_events
             self._begin_told(stream, tell(self._core, params))

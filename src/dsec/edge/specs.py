@@ -16,21 +16,28 @@ from dsec.edge.record import SandboxRecord, hostname_of
 from dsec.errors import InvalidArgument, Unsupported
 
 __all__ = [
+    "AS_FOUND",
     "MAX_OUTPUT_BYTES",
+    "SHELLS",
     "ExecRequest",
     "canonical_create",
     "canonical_exec",
+    "check_cwd",
+    "check_output_bytes",
+    "check_times",
+    "env_list",
     "exec_spec",
     "main_exec_id",
     "parse_exec",
+    "refused",
     "sandbox_spec",
     "whole_ms",
 ]
 
 MAX_OUTPUT_BYTES = 64 << 20
 _DEFAULT_OUTPUT_BYTES = 10 << 20
-_SHELLS = [b"/bin/bash", b"/bin/sh"]
-_AS_FOUND = b""
+SHELLS = [b"/bin/bash", b"/bin/sh"]
+AS_FOUND = b""
 """As argv[0]: the path found. Bash called `sh` would behave as one, busybox called `bash` not at all."""
 _MAIN_KEY = "main process"
 """Has a space, so that it is no caller's key."""
@@ -95,17 +102,25 @@ def parse_exec(params: Any) -> ExecRequest:
         raise InvalidArgument("the script contains a NUL byte")
     if request.mode not in ("collect", "stream", "detach"):
         raise InvalidArgument(f"unknown mode {request.mode!r}")
-    if request.timeout_s is not None and not 0 < request.timeout_s < _FOREVER_S:
-        raise InvalidArgument(f"timeout_s must be above 0, not {request.timeout_s}")
-    if not 0 <= request.grace_s <= 3600:
-        raise InvalidArgument(f"grace_s must be between 0 and 3600, not {request.grace_s}")
+    check_times(request.timeout_s, request.grace_s)
     check_output_bytes(request.max_output_bytes)
-    if request.cwd is not None and not request.cwd.startswith("/"):
-        raise InvalidArgument(
-            f"cwd must be an absolute path, not {request.cwd!r}", phase="cwd", remedy="Begin it with /"
-        )
+    check_cwd(request.cwd)
     check_env(request.env or {})
     return request
+
+
+def check_times(timeout_s: float | None, grace_s: float) -> None:
+    """Raise InvalidArgument unless both are times that make sense."""
+    if timeout_s is not None and not 0 < timeout_s < _FOREVER_S:
+        raise InvalidArgument(f"timeout_s must be above 0, not {timeout_s}")
+    if not 0 <= grace_s <= 3600:
+        raise InvalidArgument(f"grace_s must be between 0 and 3600, not {grace_s}")
+
+
+def check_cwd(cwd: str | None) -> None:
+    """Raise InvalidArgument unless it is absolute."""
+    if cwd is not None and not cwd.startswith("/"):
+        raise InvalidArgument(f"cwd must be an absolute path, not {cwd!r}", phase="cwd", remedy="Begin it with /")
 
 
 def check_output_bytes(number: int) -> None:
@@ -139,9 +154,9 @@ def exec_spec(record: SandboxRecord, request: ExecRequest, exec_id: str) -> Exec
     return ExecSpec(
         exec_id=exec_id,
         sandbox_id=record.id,
-        argv=request.argv or [_AS_FOUND, b"-lc" if request.login else b"-c", shell or b""],
-        programs=None if shell is None else _SHELLS,
-        env=_env(env),
+        argv=request.argv or [AS_FOUND, b"-lc" if request.login else b"-c", shell or b""],
+        programs=None if shell is None else SHELLS,
+        env=env_list(env),
         cwd=(request.cwd or record.workdir).encode(errors="surrogateescape"),
         create_cwd=request.cwd is None,
         user=record.user if request.user is None else request.user,
@@ -187,7 +202,7 @@ def _main(record: SandboxRecord) -> ExecSpec | None:
         sandbox_id=record.id,
         argv=[each.encode(errors="surrogateescape") for each in record.command],
         programs=None,
-        env=_env(record.env),
+        env=env_list(record.env),
         cwd=record.workdir.encode(errors="surrogateescape"),
         create_cwd=True,
         user=record.user,
@@ -200,7 +215,8 @@ def _main(record: SandboxRecord) -> ExecSpec | None:
     )
 
 
-def _env(env: dict[str, str]) -> list[bytes]:
+def env_list(env: dict[str, str]) -> list[bytes]:
+    """``K=V`` each."""
     return [f"{name}={value}".encode(errors="surrogateescape") for name, value in env.items()]
 
 

@@ -10,6 +10,6 @@ loop, in any thread and after a fork. Imports ``dsec.client`` and ``dsec.errors`
 """
 
 from dsec.sync.client import DSecClient, Job
-from dsec.sync.sandbox import Exec, Sandbox
+from dsec.sync.sandbox import Exec, Sandbox, Session
 
-__all__ = ["DSecClient", "Exec", "Job", "Sandbox"]
+__all__ = ["DSecClient", "Exec", "Job", "Sandbox", "Session"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from dsec.client import execs, files, sandbox, stdin
+from dsec.client import execs, files, sandbox, session, stdin
 from dsec.client.creating import Keeper
 from dsec.sync.mirror import Mirror, blocking, blocking_as, iterating, refused
 from dsec.sync.portal import run
 
-__all__ = ["Exec", "Files", "Sandbox", "Stdin"]
+__all__ = ["Exec", "Files", "Sandbox", "Session", "Stdin"]
 
 
 class Files(Mirror[files.Files]):
@@ -60,6 +60,31 @@ class Exec(Mirror[execs.Exec]):
     resize = blocking(execs.Exec.resize)
 
 
+class Session(Mirror[session.Session]):
+    """A shell that keeps its state between scripts; ``with`` closes it at the end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run(self._core.__aexit__(kind, error, trace))
+
+    @property
+    def id(self) -> str:
+        """Its ID: that of its exec."""
+        return self._core.id
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is known that the shell has ended. Nothing can be run in it any more."""
+        return self._core.closed
+
+    run = blocking(session.Session.run)
+    close = blocking(session.Session.close)
+
+
 class Sandbox(Mirror[sandbox.Sandbox]):
     """A sandbox; ``with`` stops it at the end."""
 
@@ -107,7 +132,7 @@ class Sandbox(Mirror[sandbox.Sandbox]):
     remove = blocking(sandbox.Sandbox.remove)
     attach = refused(sandbox.Sandbox.attach)
     events = refused(sandbox.Sandbox.events)
-    open_session = blocking(sandbox.Sandbox.open_session)
+    open_session = blocking_as(Session, sandbox.Sandbox.open_session)
     expose = blocking(sandbox.Sandbox.expose)
     set_network = blocking(sandbox.Sandbox.set_network)
     snapshot = blocking(sandbox.Sandbox.snapshot)

@@ -102,6 +102,7 @@ class FakeConnection:
         return {
             "exec.start": self._start,
             "exec.attach": self._attach,
+            "session.run": self._run,
             "output.tail": self._tail,
             "events": self._events,
             "file.read": self._read,
@@ -161,6 +162,28 @@ class FakeConnection:
             await self._writer.drain()
             offset += len(piece)
         return offset
+
+    async def _run(self, stream: int, params: dict[str, Any]) -> Any:
+        session = self._runtime.session(params["sandbox_id"], params["session_id"])
+        script = bytearray(params["script"] or b"")
+        arrived = asyncio.Event()
+
+        def take(_: int, data: bytes) -> None:
+            script.extend(data)
+            arrived.set()
+
+        self._take_input(stream, take)
+        self._send(frames.until_frame(stream, STDIN, _INPUT_WINDOW))
+        while params["length"] is not None and len(script) < params["length"]:
+            arrived.clear()
+            await arrived.wait()
+        end = await session.run(params["run_id"], bytes(script))
+        first = {STDOUT: end["stdout_from"], STDERR: end["stderr_from"]}
+        total = {STDOUT: end["stdout_total"], STDERR: end["stderr_total"]}
+        self._credit[stream] = dict.fromkeys(first, 1 << 62)
+        for channel, offset in first.items():
+            await self._data(stream, channel, bytes(session.shell.output[channel])[: offset + total[channel]], offset)
+        return end
 
     async def _tail(self, stream: int, params: dict[str, Any]) -> Any:
         found = self._runtime.kept(params["sandbox_id"], params["exec_id"])

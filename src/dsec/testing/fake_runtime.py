@@ -21,6 +21,7 @@ from dsec.errors import (
 )
 from dsec.testing.fake_connection import FakeConnection
 from dsec.testing.fake_programs import FakeExec
+from dsec.testing.fake_sessions import FakeSession
 
 __all__ = ["FakeRuntime", "Gate"]
 
@@ -49,6 +50,7 @@ class FakeSandbox:
         self.spec = spec
         self.started_at = time.time()
         self.execs: dict[str, FakeExec] = {}
+        self.sessions: dict[str, FakeSession] = {}
         self.files: dict[bytes, tuple[bytes, int]] = {}
         self.end: dict[str, Any] | None = None
         self.paused = False
@@ -387,6 +389,36 @@ class FakeRuntime:
         if found.end is not None:
             self.exec_ended(params["sandbox_id"], found)
         return found
+
+    # Sessions
+
+    def session(self, sandbox_id: str, session_id: str) -> FakeSession:
+        """A session of a live sandbox; raises NotFound, SandboxGone."""
+        found = self.live(sandbox_id).sessions.get(session_id)
+        if found is None:
+            raise NotFound("no such session", sandbox_id=sandbox_id, exec_id=session_id)
+        return found
+
+    def _session_open(self, params: dict[str, Any]) -> dict[str, Any]:
+        sandbox = self.live(params["sandbox_id"])
+        shell = self.begin(params | {"argv": [b"sleep"], "programs": None})
+        sandbox.sessions.setdefault(shell.exec_id, FakeSession(shell))
+        return {"started_at": shell.started_at}
+
+    def _session_cancel(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.session(params["sandbox_id"], params["session_id"]).cancel(params["run_id"])
+        return {}
+
+    def _session_close(self, params: dict[str, Any]) -> dict[str, Any]:
+        session = self.session(params["sandbox_id"], params["session_id"])
+        if not session.shell.is_over:
+            session.shell.finish(0)
+            self.exec_ended(params["sandbox_id"], session.shell)
+        return {}
+
+    def _session_runs(self, params: dict[str, Any]) -> dict[str, Any]:
+        sessions = self.find(params["sandbox_id"]).sessions.values()
+        return {"runs": [end for each in sessions for end in each.ends.values()]}
 
     def kept(self, sandbox_id: str, exec_id: str) -> FakeExec:
         """An exec of a live sandbox or of a forgotten one whose output is kept."""

@@ -11,7 +11,7 @@ use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::tag::exec_object;
 use crate::timers::Timer;
-use crate::{fault, output, sandbox};
+use crate::{fault, output, sandbox, session};
 
 /// Within so much of its limit a disk counts as full. btrfs refuses a write when one more tree block (16 KiB) would not fit,
 /// and a new file or directory when its reservation of four to five would not: seen 16 KiB and 64 to 72 KiB below the limit.
@@ -78,6 +78,7 @@ fn conclude(node: &Rc<Node>, exec: &Rc<Exec>, end: &Ended) {
     } else {
         let facts = facts(node, exec, end);
         fault!("runtime.exec.measured");
+        session::over(node, exec, &facts);
         exec.enter(Phase::Ended(facts.clone()));
         node.tell(RuntimeEvent::ExecEnded {
             sandbox_id: exec.sandbox.id.clone(),
@@ -125,7 +126,9 @@ fn facts(node: &Node, exec: &Exec, end: &Ended) -> ExecEnd {
     }
 }
 
-fn quota_hits(node: &Node, exec: &Exec, refused_before: u64) -> Vec<String> {
+/// Which limits the sandbox has met, of its disk now and of its processes since that count.
+#[must_use]
+pub fn quota_hits(node: &Node, exec: &Exec, refused_before: u64) -> Vec<String> {
     let sandbox = exec.sandbox.tag.borrow();
     let used = node.pool.used_by(sandbox.volume);
     let full = used.is_some_and(|used| used + BLOCK >= sandbox.disk_bytes);

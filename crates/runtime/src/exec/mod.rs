@@ -7,12 +7,12 @@ mod start;
 mod stdin;
 mod stream;
 
-pub use finish::{ack, ended, settle};
+pub use finish::{ack, ended, quota_hits, settle};
 pub use kill::{kill, out_of_grace, out_of_time, signal_group, terminate};
 pub use pump::follow;
-pub use start::{errors_of, start};
+pub use start::{errors_of, start, start_session};
 pub use stdin::Stdin;
-pub use stream::{collect_or_stream, Wanted};
+pub use stream::{collect_or_stream, send_range, Wanted};
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -29,6 +29,7 @@ use crate::kernel::sys;
 use crate::node::Node;
 use crate::output::Log;
 use crate::sandbox::{write_tag, Sandbox};
+use crate::session::Session;
 use crate::tag::{exec_object, ExecTag, Tag};
 
 /// An exec that is known, or one whose end the caller has recorded: of that the files are left.
@@ -80,6 +81,7 @@ fn ended_tag(sandbox_id: &str, end: ExecEnd) -> ExecTag {
         backpressure: false,
         max_output_bytes: check::MAX_OUTPUT,
         is_main: false,
+        session: false,
         baseline: Baseline::default(),
         end: Some(end),
     }
@@ -128,6 +130,8 @@ pub struct Exec {
     pub streams: [Stream; 2],
     /// Channel 0.
     pub stdin: RefCell<Option<Rc<Stdin>>>,
+    /// Of a session's shell.
+    pub session: RefCell<Option<Rc<Session>>>,
     /// The edge has committed its end.
     acked: Cell<bool>,
     /// Its output counts as that of a finished one.
@@ -169,6 +173,7 @@ impl Exec {
             started_ns: Cell::new(sys::boottime()),
             streams: [stream(1), stream(2)],
             stdin: RefCell::default(),
+            session: RefCell::default(),
             acked: Cell::new(acked),
             counted: Cell::new(false),
             killed: Cell::new(!new),
@@ -251,6 +256,11 @@ impl Exec {
                 .map_or_else(|| self.streams[1].log.total(), |end| end.stderr_total),
             end,
         }
+    }
+
+    /// Takes what the pipes hold now.
+    pub fn drain(&self) {
+        self.streams.iter().for_each(pump::drain);
     }
 
     /// The sandbox is empty: no more output can come.

@@ -17,7 +17,7 @@ use crate::plans::{self, Entrant};
 use crate::sandbox::{create::entry, Sandbox};
 use crate::tag::{self, exec_object, sandbox_object, ExecTag, Tag};
 use crate::timers::Timer;
-use crate::{check, fault, pause, sandbox};
+use crate::{check, fault, pause, sandbox, session};
 
 /// How long it may take from the clone to the program: the look-up of a user reads files of the sandbox, which may be FIFOs.
 const TO_BEGIN: Duration = Duration::from_secs(30);
@@ -27,6 +27,18 @@ const TO_BEGIN: Duration = Duration::from_secs(30);
 /// # Errors
 /// What is wrong with the request, why the program cannot be executed, or `sandbox_gone`.
 pub async fn start(node: &Rc<Node>, spec: ExecSpec) -> WireResult<Rc<Exec>> {
+    begin(node, spec, false).await
+}
+
+/// The same for the shell of a session.
+///
+/// # Errors
+/// As [`start`].
+pub async fn start_session(node: &Rc<Node>, spec: ExecSpec) -> WireResult<Rc<Exec>> {
+    begin(node, spec, true).await
+}
+
+async fn begin(node: &Rc<Node>, spec: ExecSpec, session: bool) -> WireResult<Rc<Exec>> {
     check::exec(&spec)?;
     let known = node.execs.borrow().get(&spec.exec_id).cloned();
     if let Some(exec) = known {
@@ -40,7 +52,7 @@ pub async fn start(node: &Rc<Node>, spec: ExecSpec) -> WireResult<Rc<Exec>> {
         })
         .await;
     let sandbox = node.live(&sandbox.id)?;
-    node.has_descriptors(8)?;
+    node.has_descriptors(if session { 14 } else { 8 })?;
     pause::go_on(node, &sandbox, "exec")?;
     if node
         .cancelled
@@ -59,7 +71,10 @@ pub async fn start(node: &Rc<Node>, spec: ExecSpec) -> WireResult<Rc<Exec>> {
     let exec = Exec::new(
         node,
         &sandbox,
-        tag_of(&spec, index, baseline),
+        ExecTag {
+            session,
+            ..tag_of(&spec, index, baseline)
+        },
         Phase::Starting,
         true,
     );
@@ -140,6 +155,7 @@ fn tag_of(spec: &ExecSpec, leaf: u16, baseline: Baseline) -> ExecTag {
         max_output_bytes: spec.max_output_bytes,
         is_main: spec.is_main,
         end: None,
+        session: false,
         baseline,
     }
 }
@@ -148,6 +164,7 @@ fn tag_of(spec: &ExecSpec, leaf: u16, baseline: Baseline) -> ExecTag {
 struct Ends {
     stdin: Option<OwnedFd>,
     outputs: [OwnedFd; 2],
+    session: session::Given,
 }
 
 fn pipes(node: &Node, exec: &Exec, spec: &ExecSpec) -> std::io::Result<Ends> {
@@ -170,7 +187,16 @@ fn pipes(node: &Node, exec: &Exec, spec: &ExecSpec) -> std::io::Result<Ends> {
         exec.stdin.replace(Some(Rc::new(Stdin::new(writer)?)));
         stdin = Some(reader);
     }
-    Ok(Ends { stdin, outputs })
+    let session = if exec.tag.borrow().session {
+        session::given(node, exec, spec)?
+    } else {
+        Vec::new()
+    };
+    Ok(Ends {
+        stdin,
+        outputs,
+        session,
+    })
 }
 
 async fn launch(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec, leaf: &Leaf) -> WireResult<()> {
@@ -182,6 +208,9 @@ async fn launch(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec, leaf: &Leaf) 
     let mut fds = vec![(parcel.give(stdout), 1), (parcel.give(stderr), 2)];
     if let Some(stdin) = ends.stdin {
         fds.push((parcel.give(stdin), 0));
+    }
+    for (fd, number) in ends.session {
+        fds.push((parcel.give(fd), number));
     }
     let entrant = Entrant {
         object_id: sandbox_object(&exec.sandbox.id),
@@ -199,10 +228,14 @@ async fn launch(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec, leaf: &Leaf) 
         .iter()
         .filter_map(|stream| stream.pipe.borrow().clone())
         .collect();
-    let held = pipes
+    let mut held: Vec<u16> = pipes
         .iter()
         .map(|pipe| parcel.lend(pipe.as_ref()))
         .collect();
+    let session = exec.session.borrow().clone();
+    if let Some(session) = &session {
+        held.extend(session.held().iter().map(|fd| parcel.lend(fd)));
+    }
     let stdin = exec.stdin.borrow().clone();
     if let Some(stdin) = stdin {
         stdin
@@ -222,12 +255,20 @@ async fn launch(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec, leaf: &Leaf) 
         plan_fd: None,
         held,
     };
-    let started = spawn_in_time(node, call, &parcel, leaf).await?;
+    let (pid, started) = spawn_in_time(node, call, &parcel, leaf).await?;
     exec.started_ns.set(started);
+    if let Some(session) = &session {
+        session.led_by(pid);
+    }
     Ok(())
 }
 
-async fn spawn_in_time(node: &Node, call: Call, parcel: &Parcel, leaf: &Leaf) -> WireResult<u64> {
+async fn spawn_in_time(
+    node: &Node,
+    call: Call,
+    parcel: &Parcel,
+    leaf: &Leaf,
+) -> WireResult<(i32, u64)> {
     let mut spawned = std::pin::pin!(node.keeper.call(call, parcel.numbers()));
     let answer = match tokio::time::timeout(TO_BEGIN, spawned.as_mut()).await {
         Ok(answer) => answer,
@@ -238,7 +279,12 @@ async fn spawn_in_time(node: &Node, call: Call, parcel: &Parcel, leaf: &Leaf) ->
         }
     };
     match answer {
-        Ok((Answer::Spawned { started_ns, .. }, _)) => Ok(started_ns),
+        Ok((
+            Answer::Spawned {
+                pid, started_ns, ..
+            },
+            _,
+        )) => Ok((pid, started_ns)),
         Ok((other, _)) => Err(WireError::node(
             "exec",
             format!("unexpected answer {other:?}"),
@@ -312,6 +358,9 @@ fn running(node: &Rc<Node>, exec: &Rc<Exec>) {
     exec.enter(Phase::Running);
     exec.sandbox.touch();
     super::follow(node, exec);
+    if let Some(session) = exec.session.borrow().as_ref() {
+        session::listen(node, exec, session);
+    }
     if let Some(at) = exec.tag.borrow().timeout_at {
         node.set_timer(Timer::Timeout(exec.id.clone()), at);
     }

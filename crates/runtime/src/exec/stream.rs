@@ -11,7 +11,7 @@ use super::{Exec, Phase};
 use crate::connection::{Input, Out, Stream};
 use crate::kernel::sys;
 use crate::node::Node;
-use crate::output::{self, Read};
+use crate::output::{self, Log, Read};
 
 /// How a reader wants the output.
 pub struct Wanted {
@@ -268,45 +268,64 @@ impl<'a> Reader<'a> {
         to
     }
 
-    /// Sends one frame's worth from `at`, or tells of a gap. Returns where the next one begins.
     async fn send(&self, index: usize, at: u64, end: u64) -> WireResult<u64> {
-        let channel = index as u8 + 1;
-        let read = self.exec.streams[index].log.read(at, end, MAX_DATA);
-        match read.map_err(|error| WireError::node("output", error.to_string()))? {
-            Read::Nothing => Ok(at),
-            Read::Gap(to) => {
-                self.out
-                    .item(&Gap {
-                        gap: channel,
-                        from: at,
-                        to,
-                    })
-                    .await;
-                Ok(to)
-            }
-            Read::Bytes(bytes) => {
-                self.out.data(channel, at, &bytes).await;
-                Ok(at + bytes.len() as u64)
-            }
-        }
+        let log = &self.exec.streams[index].log;
+        send(log, &self.out, index, at, end).await
     }
 
     async fn collect(&self, totals: [u64; 2], most: u64) -> WireResult<()> {
-        for (index, total) in totals.into_iter().enumerate() {
-            for (from, to) in output::halves(total, most) {
-                let mut at = from;
-                while at < to {
-                    let next = self.send(index, at, to).await?;
-                    if next == at {
-                        return Err(WireError::node(
-                            "output",
-                            "a segment is shorter than it was",
-                        ));
-                    }
-                    at = next;
+        let logs = [&self.exec.streams[0].log, &self.exec.streams[1].log];
+        send_range(logs, [0, 0], totals, most, &self.out).await
+    }
+}
+
+/// Sends `totals` bytes of both streams that begin at `from`: head and tail halves of `most`.
+///
+/// # Errors
+/// When what is kept cannot be read.
+pub async fn send_range(
+    logs: [&Log; 2],
+    from: [u64; 2],
+    totals: [u64; 2],
+    most: u64,
+    out: &Out,
+) -> WireResult<()> {
+    for (index, total) in totals.into_iter().enumerate() {
+        for (first, end) in output::halves(total, most) {
+            let (mut at, to) = (from[index] + first, from[index] + end);
+            while at < to {
+                let next = send(logs[index], out, index, at, to).await?;
+                if next == at {
+                    return Err(WireError::node(
+                        "output",
+                        "a segment is shorter than it was",
+                    ));
                 }
+                at = next;
             }
         }
-        Ok(())
+    }
+    Ok(())
+}
+
+/// Sends one frame's worth from `at`, or tells of a gap. Returns where the next one begins.
+async fn send(log: &Log, out: &Out, index: usize, at: u64, end: u64) -> WireResult<u64> {
+    let channel = index as u8 + 1;
+    let read = log.read(at, end, MAX_DATA);
+    match read.map_err(|error| WireError::node("output", error.to_string()))? {
+        Read::Nothing => Ok(at),
+        Read::Gap(to) => {
+            out.item(&Gap {
+                gap: channel,
+                from: at,
+                to,
+            })
+            .await;
+            Ok(to)
+        }
+        Read::Bytes(bytes) => {
+            out.data(channel, at, &bytes).await;
+            Ok(at + bytes.len() as u64)
+        }
     }
 }

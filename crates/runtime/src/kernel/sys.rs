@@ -182,15 +182,7 @@ pub fn punch(file: &impl AsRawFd, start: u64, end: u64) {
 /// # Errors
 /// The errno.
 pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
-    let name = c(name)?;
-    // SAFETY: `name` is a valid string for the time of the call.
-    let fd = owned(unsafe {
-        libc::c_long::from(libc::memfd_create(
-            name.as_ptr(),
-            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
-        ))
-    })?;
-    let mut file = std::fs::File::from(fd);
+    let mut file = std::fs::File::from(memory(name)?);
     io::Write::write_all(&mut file, bytes)?;
     let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
     // SAFETY: a plain fcntl on our own descriptor.
