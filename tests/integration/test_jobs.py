@@ -245,10 +245,12 @@ async def test_the_command_line(node: RunningNode, client: dsec.DSecClient, name
     """job ls, show and stop: the holder is fenced, its sandboxes are gone."""
     job = await client.job(name, max_live=5).open()
     sandbox = await job.sandbox(IMAGE)
-    listed = json.loads((await asyncio.to_thread(dsec_cli, node, "job", "ls", "--json")).stdout)
-    assert [(each["live"], each["max_live"]) for each in listed if each["name"] == name] == [(1, 5)]
+    jobs = json.loads((await asyncio.to_thread(dsec_cli, node, "job", "ls", "--json")).stdout)
+    assert [(each["live"], each["max_live"]) for each in jobs if each["name"] == name] == [(1, 5)]
     shown = json.loads((await asyncio.to_thread(dsec_cli, node, "job", "show", name, "--json")).stdout)
     assert shown["job"]["state"] == "held" and [each["id"] for each in shown["sandboxes"]] == [sandbox.id]
+    listed = await asyncio.to_thread(dsec_cli, node, "ps", "-q", "--job", name)
+    assert listed.stdout.split() == [sandbox.id]
     table = (await asyncio.to_thread(dsec_cli, node, "job", "show", name)).stdout
     assert sandbox.id in table and "held" in table
     stopped = await asyncio.to_thread(dsec_cli, node, "job", "stop", name)

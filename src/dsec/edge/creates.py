@@ -316,7 +316,9 @@ class Creates:
             core.release(attempt.sandbox_id)
             if attempt.request.name is not None and core.names.get(attempt.request.name) == attempt.sandbox_id:
                 del core.names[attempt.request.name]
-        if not error.retryable and not isinstance(error, DeadlineExceeded | Cancelled):
+        # Of a job, another holder may be asking by the same key: what kept this one from it is not the key's.
+        remembered = not (error.retryable or error.phase == "job" or isinstance(error, DeadlineExceeded | Cancelled))
+        if remembered:
             core.records.refuse_create(PROJECT, attempt.request.key, attempt.body, error.to_wire(), core.clock())
         return error
 

@@ -93,15 +93,16 @@ async def test_a_takeover_hangs_up_on_the_old_holder(world: World) -> None:
 
 
 async def test_what_an_old_holder_queued_leaves(world: World) -> None:
-    """A create that waits for room when its holder is fenced gets Fenced and makes nothing."""
+    """A create that waits when its holder is fenced gets Fenced and makes nothing; its key is the new holder's."""
     async with world.edge() as (edge, api):
         old = await hold(api, max_live=1)
         await old.create()
-        waiting = asyncio.create_task(failing(old.create(deadline_s=60)))
+        waiting = asyncio.create_task(failing(old.create(key="the-key", deadline_s=60)))
         await until(lambda: len(edge.core.admission) == 1)
-        await hold(api)
+        new = await hold(api)
         assert isinstance(await waiting, Fenced)
         assert len(world.runtime.sandboxes) == 1 and len(edge.core.admission) == 0
+        assert (await new.create(key="the-key"))["job"] == "train"
 
 
 async def test_max_live(world: World) -> None:

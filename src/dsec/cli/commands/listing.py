@@ -28,6 +28,7 @@ def ps(
     all_: Annotated[bool, typer.Option("-a", "--all", help="The stopped and the lost too.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="IDs only.")] = False,
     label: o.LabelOption = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="JOB", help="Only those of a job.")] = None,
     json: Json = False,
 ) -> None:
     """List sandboxes, the newest first."""
@@ -36,7 +37,7 @@ def ps(
         from dsec.api.types import SandboxState
 
         state = ",".join(SandboxState) if all_ else None
-        found = [one async for one in client.find(labels=labels(label) if label else None, state=state)]
+        found = [one async for one in client.find(job, labels=labels(label) if label else None, state=state)]
         return sorted(found, key=lambda one: one.created_at, reverse=True)
 
     found = with_client(body)
