@@ -329,6 +329,7 @@ class SandboxGone(DSecError):
 
     code = "sandbox_gone"
     fault: Fault = "node"
+    usual_remedy = "Its story says how it came to this: `dsec story SANDBOX`, or sandbox.story()"
     partial: Any = None
 
     def __init__(self, message: str, **fields: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -31,6 +33,7 @@ class Gate:
         self._metrics = Metrics()
         self._own = Own(version, edges, tokens, self._metrics, self._cut)
         self._sockets: dict[str, set[Splice]] = {}
+        self._expiries: dict[Splice, asyncio.TimerHandle] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -85,15 +88,21 @@ class Gate:
         grant = self._authenticate(headers.get(b"authorization"))
         if path != "/v1/ws":
             raise NotFound(f"no WebSocket is at {path[:200]}")
-        return Admitted(self._edges.any, grant.principal, grant.token_id)
+        return Admitted(self._edges.any, grant.principal, grant.token_id, grant.expires_at)
 
     def opened(self, admitted: Admitted, socket: Splice) -> None:
         """A WebSocket is through."""
         self._sockets.setdefault(admitted.token_id, set()).add(socket)
+        if admitted.expires_at is not None:
+            left_s = max(0.0, admitted.expires_at - time.time())
+            self._expiries[socket] = asyncio.get_running_loop().call_later(left_s, socket.close)
         self._metrics.websocket(+1)
 
     def closed(self, admitted: Admitted, socket: Splice) -> None:
         """A WebSocket is gone, whether or not it had got through."""
+        expiry = self._expiries.pop(socket, None)
+        if expiry is not None:
+            expiry.cancel()
         of_token = self._sockets.get(admitted.token_id, set())
         if socket in of_token:
             of_token.discard(socket)

@@ -34,6 +34,8 @@ class Admitted(msgspec.Struct, frozen=True):
     link: EdgeLink
     principal: str
     token_id: str
+    expires_at: float | None = None
+    """When the token ends, seconds since 1970."""
 
 
 Admit = Callable[[str, dict[bytes, bytes]], Admitted]

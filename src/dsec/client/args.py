@@ -182,5 +182,9 @@ def _limit(name: str, value: Any) -> Limit:
 
 def _positive(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise InvalidArgument(f"{name} must be a positive number, not {value!r}")
+        raise InvalidArgument(
+            f"{name} must be a positive number, not {value!r}",
+            argument=name,
+            remedy="Give a finite number above 0, or leave it out for the default",
+        )
     return value

@@ -9,10 +9,22 @@ and keeps its place.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["Admission", "Need", "Ticket", "Whose"]
+__all__ = ["ASKED_AS", "Admission", "Need", "Ticket", "Whose"]
+
+
+ASKED_AS: Mapping[str, tuple[str, int]] = {
+    "memory_bytes": ("memory_mib", 1 << 20),
+    "cpu_milli": ("cpu", 1000),
+    "pids": ("pids", 1),
+    "disk_bytes": ("disk_mib", 1 << 20),
+    "descriptors": ("descriptors", 1),
+    "sandboxes": ("sandboxes", 1),
+}
+"""Field of Need → the field that users write, and how many of ours one of theirs is."""
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):

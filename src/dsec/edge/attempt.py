@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dsec.api.types import CreateRequest
+from dsec.edge.admission import ASKED_AS
 from dsec.edge.record import SandboxRecord
 from dsec.errors import CapacityError, Conflict, DeadlineExceeded, DSecError
 
@@ -70,7 +71,7 @@ def full(field: str, waiting: int) -> CapacityError:
     return CapacityError(
         "the job has as many live sandboxes as its max_live"
         if field == "max_live"
-        else f"the node is full ({field}); {waiting} creates wait",
+        else f"the node is full ({ASKED_AS[field][0]}); {waiting} creates wait",
         phase="admission",
         retry_after_s=_RETRY_AFTER_S,
         remedy="Wait (on_full='wait'), stop sandboxes, or ask for a smaller request",
@@ -82,7 +83,10 @@ def full(field: str, waiting: int) -> CapacityError:
 def too_late(attempt: Attempt) -> DSecError:
     """The deadline passed, in whatever phase it was."""
     if attempt.phase == "admission":
-        return CapacityError("the node was full until the deadline", phase="admission", retry_after_s=_RETRY_AFTER_S)
+        return CapacityError(
+            "the node was full until the deadline", phase="admission", retry_after_s=_RETRY_AFTER_S,
+            remedy="Stop sandboxes, ask for a smaller request, or raise deadline_s",
+        )  # fmt: skip
     return DeadlineExceeded(
         f"the deadline of {attempt.request.deadline_s:g} s passed in phase {attempt.phase}", phase=attempt.phase,
         remedy="The same key joins what is still under way; or raise deadline_s",

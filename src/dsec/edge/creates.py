@@ -17,7 +17,7 @@ import structlog
 from dsec.api import ids
 from dsec.api.types import CreateRequest, SandboxState
 from dsec.edge import life
-from dsec.edge.admission import Ticket
+from dsec.edge.admission import ASKED_AS, Ticket
 from dsec.edge.attempt import Attempt, Cancelled, full, key_conflict, too_late
 from dsec.edge.core import PROJECT, Core
 from dsec.edge.demands import Demand, check_create, demand_of
@@ -214,9 +214,10 @@ class Creates:
             raise CapacityError("the node is being taken down", phase="admission", retry_after_s=5.0)
         field = core.admission.impossible(demand.need)
         if field is not None:
-            wanted, most = getattr(demand.need, field), getattr(core.admission.capacity, field)
+            name, unit = ASKED_AS[field]
+            wanted, most = getattr(demand.need, field) / unit, getattr(core.admission.capacity, field) / unit
             raise InvalidArgument(
-                f"the request of {wanted} {field} is above what this node has, {most}",
+                f"{name}: the request of {wanted:.10g} is above what this node has, {most:.10g}",
                 phase="limits",
                 remedy="Ask for less, or give a (request, limit) pair with a smaller request",
             )

@@ -75,13 +75,13 @@ def _pair(name: str, value: Limit, factor: float, least: float) -> tuple[float, 
         request = limit / factor
     for what, number in (("limit", limit), ("request", request)):
         if not math.isfinite(number) or number <= 0:
-            raise InvalidArgument(f"{name}: the {what} {number} is not a positive number", phase="limits")
+            raise _impossible(f"{name}: the {what} {number} is not a positive number", least, _MOST[name])
     if limit < least:
-        raise InvalidArgument(f"{name}: the limit {limit:g} is below the least, {least:g}", phase="limits")
+        raise _impossible(f"{name}: the limit {limit:g} is below the least, {least:g}", least, _MOST[name])
     if limit > _MOST[name]:
-        raise InvalidArgument(f"{name}: the limit {limit:g} is above the most, {_MOST[name]:g}", phase="limits")
+        raise _impossible(f"{name}: the limit {limit:g} is above the most, {_MOST[name]:g}", least, _MOST[name])
     if request > limit:
-        raise InvalidArgument(f"{name}: the request {request:g} is above the limit {limit:g}", phase="limits")
+        raise _impossible(f"{name}: the request {request:g} is above the limit {limit:g}", least, limit)
     return request, limit
 
 
@@ -153,3 +153,7 @@ def _check_labels(labels: dict[str, str]) -> None:
     for name, value in labels.items():
         if not name or len(name) > _LABEL_LENGTH or len(value) > _LABEL_LENGTH:
             raise InvalidArgument(f"label {name[:80]!r}: name and value have at most {_LABEL_LENGTH} characters")
+
+
+def _impossible(message: str, least: float, most: float) -> InvalidArgument:
+    return InvalidArgument(message, phase="limits", remedy=f"Ask for {least:g} to {most:g}")

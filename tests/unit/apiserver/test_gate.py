@@ -164,6 +164,24 @@ async def test_a_websocket_needs_a_token(fake: FakeNode, http: aiohttp.ClientSes
     await socket_.close()
 
 
+async def test_a_websocket_ends_with_its_token(fake: FakeNode, http: aiohttp.ClientSession) -> None:
+    """What was opened with a token that runs out, or is revoked, is closed then; another token's stays open."""
+    async with DSecClient(fake.url, fake.token) as client:
+        short, other = await client.tokens.create(ttl_s=0.5), await client.tokens.create()
+        lasting = await http.ws_connect("/v1/ws", headers=_bearer(fake))
+        ending = [
+            await http.ws_connect("/v1/ws", headers={"Authorization": f"Bearer {made.token}"})
+            for made in (short, other)
+        ]
+        await client.tokens.revoke(other.id)
+        for socket_ in ending:
+            assert (await socket_.receive(timeout=10)).type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+        await lasting.ping()
+        with pytest.raises(TimeoutError):
+            await lasting.receive(timeout=0.05)
+        await lasting.close()
+
+
 async def test_a_websocket_without_an_edge_is_a_502(fake: FakeNode, http: aiohttp.ClientSession) -> None:
     """While the edge is down the upgrade is refused with its status, not left hanging."""
     fake.do(fake.edge.stop())

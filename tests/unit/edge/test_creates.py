@@ -98,7 +98,7 @@ async def test_requests_above_the_node_are_refused_at_once(world: World) -> None
     async with world.edge() as (_, api):
         error = await failing(api.create(memory_mib=[1 << 20, 1 << 20]))
         assert isinstance(error, InvalidArgument)
-        assert "memory_bytes" in error.message
+        assert "memory_mib: the request of 1048576 is above" in error.message
         assert error.remedy is not None
 
 
@@ -274,3 +274,17 @@ async def _queued(api: Api, count: int) -> None:
     async with asyncio.timeout(5):
         while (await api.call("GET", "/v1/status"))["queued"] != count:  # noqa: ASYNC110  (nothing tells of it)
             await asyncio.sleep(0.001)
+
+
+async def test_refusals_speak_the_users_units(world: World) -> None:
+    """What is impossible, or does not fit now, is named as the field that was given, in its unit, with what to do."""
+    async with world.edge() as (_, api):
+        above = await failing(api.create(memory_mib=[40_960, 40_960]))
+        assert "memory_mib: the request of 40960 is above what this node has" in str(above) and above.remedy
+        for fields in ({"cpu": -1}, {"pids": 1e12}, {"memory_mib": 1}, {"disk_mib": [5, 4]}):
+            refused = await failing(api.create(**fields))
+            assert isinstance(refused, InvalidArgument) and refused.remedy, fields
+        await api.create(memory_mib=[5000, 5000])
+        full = await failing(api.create(memory_mib=[5000, 5000], on_full="raise"))
+        late = await failing(api.create(memory_mib=[5000, 5000], deadline_s=0.05))
+        assert "(memory_mib)" in str(full) and full.remedy and late.remedy
