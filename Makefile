@@ -58,7 +58,7 @@ test-wheels: wheels build/test-store ## from the built wheels in a clean virtual
 	@DSEC_TEST_STORE=$(CURDIR)/build/test-store scripts/test-wheels.sh
 
 .PHONY: test-compat
-test-compat: setup build/test-store ## other people's suites (Inspect, mini-swe-agent, …), each in its own environment
+test-compat: setup build/test-machine build/test-store ## other people's suites (Inspect, mini-swe-agent, …), each in its own environment
 	@$(PYTHON) -m tests.compatibility.run $(ARGS)
 
 .PHONY: clean

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ OLDEST_PYTHON: dict[str, tuple[int, int]] = {
     "inspect_ai": (3, 11),
     "mini_swe_agent": (3, 11),
     "harbor": (3, 12),
+    "swe_rex": (3, 11),
 }
 """The peers, each a folder here, and the oldest Python that it (and dsec) runs on."""
 
@@ -43,6 +45,31 @@ def environment(peer: str) -> Path:
     _run(*install, "--no-deps", "--editable", str(CHECKOUT))
     stamp.write_text(wanted)
     return python
+
+
+def suite(peer: str) -> list[str]:
+    """Pytest's arguments for the peer's tests. SWE-ReX's own come from its source distribution, as they are."""
+    if not (HERE / peer / "sdist.txt").is_file():
+        return ["--confcutdir", str(HERE), str(HERE / peer)]
+    folder = BUILT / peer / "suite"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(HERE / peer, folder)
+    (folder / "__init__.py").touch()
+    with tarfile.open(_sdist(peer)) as archive:
+        for member in archive.getmembers():
+            if member.name.endswith("/tests/test_execution.py"):
+                (folder / "test_execution.py").write_bytes(archive.extractfile(member).read())  # type: ignore[union-attr]
+    return ["--confcutdir", str(folder), "--import-mode=prepend", "-o", "asyncio_mode=auto", str(folder)]
+
+
+def _sdist(peer: str) -> Path:
+    folder = BUILT / peer / "sdist"
+    if not folder.is_dir():
+        _uv()
+        fetch = [str(BUILT / "uv" / "bin" / "pip"), "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        _run(*fetch, "--no-binary", ":all:", "--requirement", str(HERE / peer / "sdist.txt"), "--dest", str(folder))
+    (archive,) = folder.glob("*.tar.gz")
+    return archive
 
 
 def _fingerprint(peer: str) -> str:

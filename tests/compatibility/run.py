@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 
-from tests.compatibility.environments import BUILT, CHECKOUT, HERE, OLDEST_PYTHON, environment
+from tests.compatibility.environments import BUILT, CHECKOUT, HERE, OLDEST_PYTHON, environment, suite
 
 from dsec.testing.node import RunningNode, private_node, wait_until
 from dsec.testing.store import ensure_store
@@ -27,7 +28,7 @@ def run(peer: str, node: RunningNode) -> tuple[str, bool]:
     log = BUILT / f"{peer}.log"
     argv = [
         str(python), "-m", "pytest", "-c", str(HERE / "pytest.ini"), "--rootdir", str(CHECKOUT),
-        "--confcutdir", str(HERE), str(HERE / peer),
+        *suite(peer),
         *os.environ.get("COMPAT_ARGS", "").split(),
     ]  # fmt: skip
     with log.open("w") as output:
@@ -54,6 +55,7 @@ def run(peer: str, node: RunningNode) -> tuple[str, bool]:
 
 def main() -> int:
     """0 when every suite is as expected."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the node goes down as after Ctrl-C
     peers = sys.argv[1:] or list(OLDEST_PYTHON)
     BUILT.mkdir(parents=True, exist_ok=True)
     failed = 0

@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import TypeVar
 
-__all__ = ["iterate", "run"]
+__all__ = ["apart", "iterate", "run"]
 
 T = TypeVar("T")
 _UNWIND_S = 10.0
@@ -91,6 +91,18 @@ def run(work: Awaitable[T]) -> T:
             future.cancel()
             over.wait(_UNWIND_S)
         raise
+
+
+async def apart(work: Awaitable[T]) -> T:
+    """Run ``work`` in the background loop, from a coroutine of another: for what outlives the loop of its caller.
+
+    Cancelling this cancels it there.
+    """
+
+    async def awaited() -> T:
+        return await work
+
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(awaited(), _loop()))
 
 
 def iterate(items: AsyncIterator[T]) -> Iterator[T]:

@@ -16,6 +16,7 @@ import pytest
 import dsec
 import dsec.sync
 from dsec.client.client import DSecClient
+from dsec.sync.portal import apart
 from dsec.testing.fake_node import FakeNode
 
 SOURCE = Path(dsec.__file__).parents[1]
@@ -181,6 +182,34 @@ def test_sync_inside_a_running_loop(fake: FakeNode) -> None:
             return sandbox.run_shell("echo inside").stdout
 
     assert asyncio.run(cell()) == "inside\n"
+
+
+def test_work_apart_outlives_the_loops_of_its_callers() -> None:
+    """``apart`` runs everything in one loop, whichever asks; its errors come back, cancelling it cancels there."""
+    cancelled = threading.Event()
+
+    async def here() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    async def failing() -> None:
+        raise LookupError("gone")
+
+    async def waiting() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async def given_up() -> None:
+        async with asyncio.timeout(0.05):
+            await apart(waiting())
+
+    assert asyncio.run(apart(here())) is asyncio.run(apart(here()))
+    with pytest.raises(LookupError, match="gone"):
+        asyncio.run(apart(failing()))
+    with pytest.raises(TimeoutError):
+        asyncio.run(given_up())
+    assert cancelled.wait(10)
 
 
 def test_sync_after_a_fork_and_pickled(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
