@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from dsec.api.types import (
     Ended,
+    Endpoint,
+    EndpointInfo,
     ExecInfo,
     ExecUsage,
     FileWritten,
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from dsec.client.client import DSecClient
     from dsec.client.execs import Exec
     from dsec.client.jobs import Job
+    from dsec.client.ports import Url
     from dsec.client.results import (
         Created,
         ExecResult,
@@ -103,6 +106,8 @@ __all__ = [
     "DeadlineExceeded",
     "Denied",
     "Ended",
+    "Endpoint",
+    "EndpointInfo",
     "Exec",
     "ExecFailed",
     "ExecInfo",
@@ -161,6 +166,7 @@ __all__ = [
     "TokenCreated",
     "TokenInfo",
     "Unsupported",
+    "Url",
     "Usage",
     "UsageGroup",
 ]
@@ -185,6 +191,7 @@ _CLIENT = {
     "Stderr": "dsec.client.results",
     "Stdout": "dsec.client.results",
     "Stopped": "dsec.client.results",
+    "Url": "dsec.client.ports",
 }
 """Imported at first use: servers and the command line need the errors, not the HTTP library."""
 

@@ -19,7 +19,9 @@ pack = msgspec.msgpack.encode
 
 def test_sockets_and_files_are_roots(node: RunningNode) -> None:
     """The sockets of keeper, runtime and edge, the token, the databases and the output are root's alone."""
-    for path in (node.paths.keeper_socket, node.paths.runtime_socket, node.paths.edge_socket):
+    paths = node.paths
+    sockets = (paths.keeper_socket, paths.runtime_socket, paths.edge_socket, paths.proxy_socket, paths.ports_socket)
+    for path in sockets:
         found = path.stat()
         assert stat.S_ISSOCK(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o600 and found.st_uid == 0, path
     for path in (node.paths.token, node.paths.iam_db, node.paths.node_json):
@@ -28,7 +30,7 @@ def test_sockets_and_files_are_roots(node: RunningNode) -> None:
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
-@pytest.mark.parametrize("name", ["runtime.sock", "edge.sock", "keeper.sock"])
+@pytest.mark.parametrize("name", ["runtime.sock", "edge.sock", "keeper.sock", "proxy.sock", "ports.sock"])
 def test_sockets_look_at_who_calls(node: RunningNode, name: str) -> None:
     """Another user who reaches a socket all the same (mode and directory opened for the test) is not answered."""
     # Peer credentials; the modes are only the first fence.

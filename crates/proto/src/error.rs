@@ -39,7 +39,10 @@ impl WireError {
             code: code.into(),
             message: message.into(),
             fault: fault_of(code).into(),
-            retryable: matches!(code, "capacity" | "node_error"),
+            retryable: matches!(
+                code,
+                "capacity" | "node_error" | "port_unreachable" | "endpoint_unreachable"
+            ),
             retry_after_s: (code == "capacity").then_some(1.0),
             sandbox_id: None,
             phase: None,
@@ -124,6 +127,8 @@ fn fault_of(code: &str) -> &'static str {
         | "file_is_directory"
         | "file_not_directory"
         | "file_denied" => "command",
+        "port_unreachable" => "sandbox",
+        "endpoint_unreachable" => "caller",
         "capacity" | "node_error" | "outcome_unknown" | "sandbox_gone" => "node",
         _ => "platform",
     }

@@ -1,11 +1,15 @@
 //! Messages between the processes of a node. `docs/protocols.md` tells the same in prose.
 //!
-//! [`keeper`] is spoken between the runtime and the keeper; [`frame`], [`runtime`] and [`error`] between the edge
-//! and the runtime. The golden vectors in `tests/golden` hold these types and `src/dsec/api` together.
+//! [`keeper`] is spoken between the runtime and the keeper; [`frame`], [`runtime`], [`net`] and [`error`] between the
+//! edge and the runtime; [`proxy`], in packets, between the runtime and the proxy. The golden vectors in `tests/golden`
+//! hold these types and `src/dsec/api` together.
 
 pub mod error;
 pub mod frame;
 pub mod holding;
 pub mod keeper;
+pub mod net;
+pub mod packet;
+pub mod proxy;
 pub mod runtime;
 pub mod session;

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
+use crate::net::EndpointSpec;
+
 /// Version of this protocol; `hello` refuses another.
 pub const VERSION: u32 = 1;
 
@@ -96,6 +98,9 @@ pub struct SandboxSpec {
     /// It begins with a copy of what the sandbox of this ID had written, whose disk is kept.
     #[serde(default)]
     pub from_disk: Option<String>,
+    /// Ways out.
+    #[serde(default)]
+    pub endpoints: Vec<EndpointSpec>,
 }
 
 /// Answer to `sandbox.create`.

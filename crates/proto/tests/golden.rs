@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use dsec_proto::error::WireError;
 use dsec_proto::frame::{self, Incoming};
 use dsec_proto::holding::*;
+use dsec_proto::net::{EndpointCount, EndpointSpec, NetSet, NetUsage, PortSpec};
 use dsec_proto::runtime::*;
 use dsec_proto::session::{RunEnd, RunList, SessionCancel, SessionClose, SessionRun};
 use serde::de::DeserializeOwned;
@@ -163,6 +164,20 @@ fn exec_end() -> ExecEnd {
     }
 }
 
+fn endpoint() -> EndpointSpec {
+    EndpointSpec {
+        name: "llm".into(),
+        tls: true,
+        host: "models.example".into(),
+        port: 443,
+        path: "/v1".into(),
+        max_connections: 64,
+        max_bytes: Some(1 << 30),
+        max_requests_per_minute: Some(600),
+        closed: false,
+    }
+}
+
 /// Requests: every field of every method's parameters.
 #[test]
 fn requests() {
@@ -181,6 +196,19 @@ fn requests() {
         main: Some(exec_spec()),
         job: Some("train-7".into()),
         from_disk: None,
+        endpoints: vec![endpoint()],
+    };
+    let net = NetSet {
+        sandbox_id: SANDBOX.into(),
+        ports: vec![PortSpec {
+            port: 3000,
+            token: "abcdefghijklmnop".into(),
+        }],
+        endpoints: vec![EndpointSpec {
+            closed: true,
+            max_bytes: None,
+            ..endpoint()
+        }],
     };
     let attach = ExecAttach {
         sandbox_id: SANDBOX.into(),
@@ -250,6 +278,7 @@ fn requests() {
                     sandbox_id: SANDBOX.into(),
                 },
             ),
+            vector("net.set", &net),
             vector("exec.start", &exec_start()),
             vector("exec.attach", &attach),
             vector("exec.kill", &kill),
@@ -385,6 +414,16 @@ fn answers() {
         existing: false,
         phases: BTreeMap::from([("init".into(), 900), ("overlay".into(), 260)]),
     };
+    let net = NetUsage {
+        inbound: 2,
+        endpoints: vec![EndpointCount {
+            requests: 3,
+            refused: 1,
+            sent_bytes: 1 << 33,
+            received_bytes: 7,
+            connections: 1,
+        }],
+    };
     let state = SandboxState {
         sandbox_id: SANDBOX.into(),
         state: "ended".into(),
@@ -423,6 +462,7 @@ fn answers() {
         &[
             vector("hello", &hello),
             vector("sandbox.create", &started),
+            vector("net.usage", &net),
             vector("sandbox.stop", &sandbox_end()),
             vector(
                 "sandbox.list",

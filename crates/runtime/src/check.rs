@@ -195,6 +195,7 @@ pub fn sandbox(spec: &SandboxSpec, node: &str) -> WireResult<()> {
     profile(&spec.profile)?;
     spec.job.as_deref().map_or(Ok(()), job)?;
     spec.from_disk.as_deref().map_or(Ok(()), sandbox_id)?;
+    crate::net::check_endpoints(&spec.endpoints)?;
     let Some(main) = &spec.main else {
         return Ok(());
     };

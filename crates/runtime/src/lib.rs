@@ -23,6 +23,7 @@ pub mod keeper;
 pub mod kernel;
 pub mod memory;
 pub mod methods;
+pub mod net;
 pub mod node;
 pub mod notices;
 pub mod output;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::frame::{self, MAX_DATA};
+use dsec_proto::net::{NetSet, NetUsage};
 use dsec_proto::runtime::{
     Empty, Evicted, ExecAck, ExecAttach, ExecKill, ExecList, ExecStart, Features, Hello,
     HelloParams, LayerEvict, ManySandboxes, OneSandbox, OutputTail, SandboxList, SandboxSpec,
@@ -16,7 +17,7 @@ use crate::connection::{unknown, Stream};
 use crate::exec::{self, Wanted};
 use crate::node::Node;
 use crate::{
-    check, disks, events, files, jobs, output, pause, probe, sandbox, session, shutdown, tools,
+    check, disks, events, files, jobs, net, output, pause, probe, sandbox, session, shutdown, tools,
 };
 
 /// Carries one method out on its stream.
@@ -60,6 +61,8 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
                 .await
                 .map(|()| Empty {})
         }),
+        "net.set" => answer!(net_set(&node, &params)),
+        "net.usage" => answer!(net_usage(&node, &params)),
         "exec.start" => exec_start(&node, &params, &mut stream).await,
         "exec.attach" => exec_attach(&node, &params, &mut stream).await,
         "exec.kill" => answer!(exec_kill(&node, &params)),
@@ -114,6 +117,7 @@ async fn hello(node: &Node, params: &[u8]) -> WireResult<Hello> {
         "backpressure",
         "tools",
         "sessions",
+        "ports",
     ];
     Ok(Hello {
         version: VERSION,
@@ -175,6 +179,15 @@ async fn touch(node: &Node, params: &[u8]) -> WireResult<Empty> {
     let asked: OneSandbox = frame::params(params)?;
     node.live(&asked.sandbox_id)?.touch();
     Ok(Empty {})
+}
+
+async fn net_set(node: &Rc<Node>, params: &[u8]) -> WireResult<Empty> {
+    net::set(node, frame::params::<NetSet>(params)?).await
+}
+
+async fn net_usage(node: &Node, params: &[u8]) -> WireResult<NetUsage> {
+    let asked: OneSandbox = frame::params(params)?;
+    net::usage(node, &asked.sandbox_id).await
 }
 
 async fn exec_start(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {

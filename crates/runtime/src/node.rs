@@ -15,6 +15,7 @@ use crate::exec::Exec;
 use crate::groups::Layout;
 use crate::keeper::Keeper;
 use crate::kernel::btrfs::Pool;
+use crate::net::link::ProxyLink;
 use crate::output::Budget;
 use crate::plans::Profile;
 use crate::sandbox::Sandbox;
@@ -78,6 +79,8 @@ pub struct Node {
     pub jobs: RefCell<HashMap<String, crate::tag::JobTag>>,
     /// Disks of ended sandboxes that are kept.
     pub disks: RefCell<HashMap<String, crate::tag::DiskTag>>,
+    /// The proxy.
+    pub proxy: ProxyLink,
     /// Set once a shutdown has begun.
     pub closing: Cell<bool>,
 }
@@ -161,10 +164,11 @@ impl Node {
         Ok(())
     }
 
-    /// What the keeper holds, which is never less than what the runtime does: a pidfd for each process, and three pipes
-    /// for each exec.
+    /// What the keeper holds, which is never less than what the runtime does: a pidfd for each process, a network
+    /// namespace for each sandbox, its endpoints' listeners, and three pipes for each exec.
     fn descriptors(&self) -> u64 {
-        self.sandboxes.borrow().len() as u64
+        self.sandboxes.borrow().len() as u64 * 2
+            + self.proxy.listeners()
             + self.execs.borrow().len() as u64 * 4
             + self.slots.descriptors()
     }

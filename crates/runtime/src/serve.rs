@@ -18,6 +18,7 @@ use crate::ending::{Ending, Reason};
 use crate::groups::Layout;
 use crate::keeper::{Keeper, Notice};
 use crate::kernel::{mounts, namespaces, poll, seccomp, sys};
+use crate::net::link::{self, ProxyLink};
 use crate::node::Node;
 use crate::output::Budget;
 use crate::plans::Profile;
@@ -62,10 +63,12 @@ async fn run(config: Config) -> io::Result<()> {
         .list()
         .await
         .map_err(|refusal| io::Error::other(refusal.message))?;
-    let node = node(config, keeper, &objects).await?;
+    let (proxy, said) = ProxyLink::new();
+    let node = node(config, keeper, &objects, proxy).await?;
     recover::recover(&node, &objects).await;
     tokio::task::spawn_local(deadlines::run(Rc::clone(&node)));
     tokio::task::spawn_local(memory::run(Rc::clone(&node)));
+    tokio::task::spawn_local(link::run(Rc::clone(&node), said));
     tokio::task::spawn_local(accept(Rc::clone(&node), listener));
     tracing::info!(
         node = node.config.node,
@@ -99,7 +102,12 @@ fn inherited_listener() -> io::Result<UnixListener> {
     UnixListener::from_std(fd.into())
 }
 
-async fn node(config: Config, keeper: Rc<Keeper>, objects: &[Object]) -> io::Result<Rc<Node>> {
+async fn node(
+    config: Config,
+    keeper: Rc<Keeper>,
+    objects: &[Object],
+    proxy: ProxyLink,
+) -> io::Result<Rc<Node>> {
     let layout = Layout::probe(&config.cgroup_root)?;
     let threads = layer_threads(&keeper, objects).await?;
     std::fs::create_dir_all(config.output())?;
@@ -151,6 +159,7 @@ async fn node(config: Config, keeper: Rc<Keeper>, objects: &[Object]) -> io::Res
         next_file: Cell::new(0),
         jobs: RefCell::default(),
         disks: RefCell::default(),
+        proxy,
         closing: Cell::new(false),
         config,
     }))

@@ -36,6 +36,11 @@ pub enum Tag {
     Cancelled,
     /// The layers' mount namespace: an object without a process.
     Layers,
+    /// The listeners of a sandbox's endpoints, in their order: an object without a process.
+    Endpoints {
+        /// The sandbox.
+        sandbox_id: String,
+    },
     /// A job's lease: an object without a process.
     Job(JobTag),
     /// A disk that is kept: an object without a process.
@@ -215,6 +220,12 @@ pub fn job_object(job: &str) -> String {
 #[must_use]
 pub fn disk_object(sandbox_id: &str) -> String {
     format!("disk/{sandbox_id}")
+}
+
+/// Object ID of the listeners of a sandbox's endpoints.
+#[must_use]
+pub fn endpoints_object(sandbox_id: &str) -> String {
+    format!("ep/{sandbox_id}")
 }
 
 /// Object ID of the layers' mount namespace.

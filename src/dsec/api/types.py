@@ -14,6 +14,8 @@ __all__ = [
     "Backend",
     "CreateRequest",
     "Ended",
+    "Endpoint",
+    "EndpointInfo",
     "ExecInfo",
     "ExecUsage",
     "FileWritten",
@@ -29,6 +31,8 @@ __all__ = [
     "LayerInfo",
     "Limit",
     "Paused",
+    "PortInfo",
+    "PortRequest",
     "SandboxInfo",
     "SandboxState",
     "Status",
@@ -78,6 +82,19 @@ class SandboxState(StrEnum):
     LOST = "lost"
 
 
+class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One way out of a sandbox, to a URL on the trusted side, and what may go there. None: no such limit.
+
+    ``url``: http or https, without user, query or fragment; what the sandbox asks for is appended to its path.
+    ``max_bytes``: of request and answer bodies together, for as long as the sandbox lives.
+    """
+
+    url: str
+    max_connections: int = 64
+    max_bytes: int | None = None
+    max_requests_per_minute: int | None = None
+
+
 class CreateRequest(_Request, frozen=True, kw_only=True):
     """All of SandboxArgs, and how the call itself behaves."""
 
@@ -99,7 +116,7 @@ class CreateRequest(_Request, frozen=True, kw_only=True):
     user: str | None = None
     command: Literal["image"] | list[str] | None = None
     network: Any = "none"
-    endpoints: dict[str, str] = {}
+    endpoints: dict[str, str | Endpoint] = {}
     mounts: tuple[str, ...] = ()
     idle_timeout_s: float = 900
     lifetime_s: float = 14400
@@ -327,6 +344,41 @@ class FileWritten(_Answer, frozen=True, kw_only=True):
     path: str
     bytes: int
     mode: int
+
+
+class PortRequest(_Request, frozen=True, kw_only=True):
+    """A port of the sandbox."""
+
+    port: int
+
+
+class PortInfo(_Answer, frozen=True, kw_only=True):
+    """An exposed port. Requests go to the API's own address, with ``host`` as Host and the token in a header."""
+
+    port: int
+    host: str
+    """``PORT-ID.localhost``; the API's port may follow."""
+    token: str
+    token_header: str
+    """Name of the header; a link's query parameter and the cookie have it with underscores."""
+
+
+class EndpointInfo(_Answer, frozen=True, kw_only=True):
+    """An endpoint and what it has done."""
+
+    name: str
+    address: str
+    """Where it is inside."""
+    url: str
+    closed: bool
+    max_connections: int
+    max_bytes: int | None = None
+    max_requests_per_minute: int | None = None
+    requests: int = 0
+    refused: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    connections: int = 0
 
 
 class ImageConfig(_Answer, frozen=True, kw_only=True):

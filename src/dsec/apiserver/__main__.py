@@ -22,7 +22,11 @@ def main() -> None:
     parser.add_argument("--config", type=Path, required=True, help="config.json of the node")
     config = load_config(parser.parse_args().config)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    gate = Gate(_version(), Edges(LocalEdge(config.node, config.paths.edge_socket)), Tokens(config.paths.iam_db))
+    gate = Gate(
+        _version(),
+        Edges(LocalEdge(config.node, config.paths.edge_socket, config.paths.ports_socket)),
+        Tokens(config.paths.iam_db),
+    )
     server = make_server(gate)
     server.run(sockets=[inherited_socket() or listen(config.host, config.port)])
 

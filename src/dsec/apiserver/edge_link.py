@@ -52,6 +52,9 @@ class EdgeLink(Protocol):
     async def connect(self, protocol: asyncio.Protocol) -> asyncio.Transport:
         """A byte connection of its own, for a WebSocket; raises NodeError."""
 
+    async def connect_ports(self, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """A byte connection to the node's proxy, for requests to exposed ports; raises NodeError."""
+
     async def close(self) -> None:
         """Close what is pooled."""
 
@@ -67,11 +70,12 @@ def edge_unreachable(node: str, reason: object) -> NodeError:
 
 
 class LocalEdge:
-    """The edge of this machine, over ``edge.sock``."""
+    """The edge of this machine, over ``edge.sock``, and its proxy, over ``ports.sock``."""
 
-    def __init__(self, node: str, socket: Path) -> None:
+    def __init__(self, node: str, socket: Path, ports: Path) -> None:
         self.node = node
         self._socket = str(socket)
+        self._ports = str(ports)
         self._pool = HttpPool(
             lambda factory: asyncio.get_running_loop().create_unix_connection(factory, self._socket),
             lambda error: edge_unreachable(node, error),
@@ -92,12 +96,23 @@ class LocalEdge:
 
     async def connect(self, protocol: asyncio.Protocol) -> asyncio.Transport:
         """A new connection to ``edge.sock``."""
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(_CONNECT_S):
-                transport, _ = await loop.create_unix_connection(lambda: protocol, self._socket)
+            return await self._connect(protocol, self._socket)
         except OSError as error:
             raise edge_unreachable(self.node, error) from None
+
+    async def connect_ports(self, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """A new connection to ``ports.sock``."""
+        try:
+            return await self._connect(protocol, self._ports)
+        except OSError as error:
+            raise NodeError(
+                f"the proxy of node {self.node!r} does not answer ({error})", retry_after_s=0.2, phase="ports"
+            ) from None
+
+    async def _connect(self, protocol: asyncio.Protocol, socket: str) -> asyncio.Transport:
+        async with asyncio.timeout(_CONNECT_S):
+            transport, _ = await asyncio.get_running_loop().create_unix_connection(lambda: protocol, socket)
         return transport
 
     async def close(self) -> None:

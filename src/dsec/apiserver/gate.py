@@ -28,7 +28,8 @@ class Gate:
     """The ASGI application of one apiserver."""
 
     def __init__(self, version: str, edges: Edges, tokens: Tokens) -> None:
-        self._edges = edges
+        self.edges = edges
+        """The nodes behind it."""
         self._tokens = tokens
         self._metrics = Metrics()
         self._own = Own(version, edges, tokens, self._metrics, self._cut)
@@ -61,7 +62,7 @@ class Gate:
         if found.route.where == "own":
             await self._own.answer(found, grant, receive, send)
             return
-        link = self._edges.of_sandbox(found.sandbox)
+        link = self.edges.of_sandbox(found.sandbox)
         await forward(link, found.route, grant.principal, scope, receive, send)
 
     async def _fail(self, error: DSecError, watched: _Watched) -> None:
@@ -88,7 +89,7 @@ class Gate:
         grant = self._authenticate(headers.get(b"authorization"))
         if path != "/v1/ws":
             raise NotFound(f"no WebSocket is at {path[:200]}")
-        return Admitted(self._edges.any, grant.principal, grant.token_id, grant.expires_at)
+        return Admitted(self.edges.any, grant.principal, grant.token_id, grant.expires_at)
 
     def opened(self, admitted: Admitted, socket: Splice) -> None:
         """A WebSocket is through."""
@@ -118,7 +119,7 @@ class Gate:
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        await self._edges.close()
+        await self.edges.close()
         self._tokens.close()
         await send({"type": "lifespan.shutdown.complete"})
 

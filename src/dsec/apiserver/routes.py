@@ -102,6 +102,25 @@ ROUTES: tuple[Route, ...] = (
         answer=types.FileWritten, query=("path", "mode", "parents", "user"), streams=True,
     ),
     Route(
+        method="POST", path=_SANDBOX + "/ports", summary="Expose a port; repeated, the same token",
+        request=types.PortRequest, answer=types.PortInfo,
+    ),
+    Route(
+        method="GET", path=_SANDBOX + "/ports", summary="Its exposed ports", answer=types.PortInfo, wrapped="ports",
+    ),
+    Route(
+        method="DELETE", path=_SANDBOX + "/ports/{port}", summary="Expose a port no more; cuts its connections",
+        answer=dict[str, Any],
+    ),
+    Route(
+        method="GET", path=_SANDBOX + "/endpoints", summary="Its endpoints and what they have done",
+        answer=types.EndpointInfo, wrapped="endpoints",
+    ),
+    Route(
+        method="POST", path=_SANDBOX + "/endpoints/{name}/close", summary="Close an endpoint; cuts its connections",
+        answer=dict[str, Any],
+    ),
+    Route(
         method="DELETE", path="/v1/creates/{key}", summary="Cancel a create by its key", answer=dict[str, Any],
     ),
     Route(

@@ -7,20 +7,19 @@ import socket
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dsec.apiserver.gate import Gate
+from dsec.apiserver.ports import MAX_HEAD, SortedHttp
 from dsec.apiserver.splice import splice_class
 from dsec.errors import InvalidArgument
 
 __all__ = ["inherited_socket", "listen", "make_server"]
 
-MAX_HEAD = 64 * 1024
 _INHERITED = 3
 
 
-class _LimitedHttp(HttpToolsProtocol):
-    """uvicorn's HTTP protocol, which by itself takes headers of any length."""
+class _LimitedHttp(SortedHttp):
+    """The protocol with a limit: uvicorn's by itself takes headers of any length."""
 
     _head = 0
 
@@ -50,7 +49,7 @@ def make_server(gate: Gate) -> uvicorn.Server:
     config = uvicorn.Config(
         gate,
         loop="uvloop",
-        http=_LimitedHttp,
+        http=type("BoundHttp", (_LimitedHttp,), {"edges": gate.edges}),
         ws=_as_ws(splice_class(gate.admit, gate.opened, gate.closed)),
         lifespan="on",
         access_log=False,

@@ -76,6 +76,7 @@ class ContainerBackend:
         """See the contract."""
         params = msgspec.structs.asdict(spec)
         params["main"] = None if spec.main is None else msgspec.structs.asdict(spec.main)
+        params["endpoints"] = [msgspec.structs.asdict(each) for each in spec.endpoints]
         return answer(await self._link.call("sandbox.create", params, timeout_s=timeout_s), SandboxStarted)
 
     async def recover(self) -> list[SandboxFound]:

@@ -12,6 +12,8 @@ import msgspec
 from dsec.errors import ProtocolError
 
 __all__ = [
+    "EndpointCount",
+    "EndpointSpec",
     "ExecEnd",
     "ExecSpec",
     "ExecState",
@@ -21,6 +23,7 @@ __all__ = [
     "Frozen",
     "Hello",
     "KeptDisk",
+    "NetUsage",
     "NodeStats",
     "Proof",
     "RunEnd",
@@ -33,6 +36,20 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+
+class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One way out, its URL in parts. ``path``: empty, or without a slash at its end."""
+
+    name: str
+    tls: bool
+    host: str
+    port: int
+    path: str
+    max_connections: int
+    max_bytes: int | None = None
+    max_requests_per_minute: int | None = None
+    closed: bool = False
 
 
 class ExecSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +88,24 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     main: ExecSpec | None
     job: str | None = None
     from_disk: str | None = None
+    endpoints: list[EndpointSpec] = []
+
+
+class EndpointCount(msgspec.Struct, frozen=True, kw_only=True):
+    """What an endpoint has done."""
+
+    requests: int = 0
+    refused: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    connections: int = 0
+
+
+class NetUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Connections to exposed ports, and the endpoints' counts in their order."""
+
+    inbound: int = 0
+    endpoints: list[EndpointCount] = []
 
 
 class SandboxStarted(msgspec.Struct, frozen=True, kw_only=True):

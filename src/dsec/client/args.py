@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack
 
-from dsec.api.types import CreateRequest, Limit
+from dsec.api.types import CreateRequest, Endpoint, Limit
 from dsec.errors import InvalidArgument, Unsupported
 
 __all__ = ["ALIASES", "DSecContainerRunArgs", "SandboxArgs", "SandboxFields", "args_of"]
@@ -40,7 +40,7 @@ class SandboxFields(TypedDict, total=False):
     user: str | None
     command: Literal["image"] | Sequence[str] | None
     network: object
-    endpoints: Mapping[str, str]
+    endpoints: Mapping[str, str | Endpoint]
     mounts: Sequence[str]
     idle_timeout_s: float
     lifetime_s: float
@@ -66,9 +66,10 @@ class SandboxArgs:
     Limits (``cpu``, ``memory_mib``, ``disk_mib``, ``pids``): a number is the limit, a pair is (request, limit); the
     node admits requests. Times in seconds. ``from_disk``: ID of a sandbox that was stopped with ``keep="disk"``; the
     new one, of the same image, begins with a copy of what it had written, and with its environment.
-    The paper's names (``container_image``, ``memory_limit_mb``, …) are
-    taken as well. Raises InvalidArgument for a field that does not exist or a limit that is no positive number; the
-    rest is checked by the node.
+    ``endpoints``: name → URL on the trusted side, or Endpoint with limits;
+    reachable inside as ``http://NAME.dsec.internal``, and nothing else is.
+    The paper's names (``container_image``, ``memory_limit_mb``, …) are taken as well. Raises InvalidArgument for a
+    field that does not exist or a limit that is no positive number; the rest is checked by the node.
     """
 
     image: str
@@ -85,7 +86,7 @@ class SandboxArgs:
     user: str | None = None
     command: Literal["image"] | Sequence[str] | None = None
     network: object = "none"
-    endpoints: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    endpoints: Mapping[str, str | Endpoint] = dataclasses.field(default_factory=dict)
     mounts: tuple[str, ...] = ()
     idle_timeout_s: float = 900
     lifetime_s: float = 14400

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from urllib.parse import quote
 
 import msgspec
 
@@ -17,6 +18,7 @@ from dsec.client.files import Files
 from dsec.client.link import Link
 from dsec.client.logs import LogEvent, read_logs
 from dsec.client.owned import disown, own_exec
+from dsec.client.ports import Url, url_of
 from dsec.client.results import ExecResult, ProofOfDeath, Stopped
 from dsec.client.running import ExecRequest, Run
 from dsec.client.session import SessionOpening
@@ -40,6 +42,14 @@ class _Executions(msgspec.Struct, frozen=True):
 
 class _Story(msgspec.Struct, frozen=True):
     story: list[types.StoryEntry]
+
+
+class _Ports(msgspec.Struct, frozen=True):
+    ports: list[types.PortInfo]
+
+
+class _Endpoints(msgspec.Struct, frozen=True):
+    endpoints: list[types.EndpointInfo]
 
 
 class Sandbox:
@@ -233,6 +243,36 @@ class Sandbox:
         """``files.write``."""
         return await self.files.write(path, data, mode=mode, parents=parents, user=user)
 
+    # Ways in and out
+
+    async def expose(self, port: int) -> Url:
+        """Make a port reachable through the API, at an origin of its own; the same again gives the same token.
+
+        Open connections keep the sandbox from being idle. Lasts until ``unexpose`` or the sandbox's end.
+        """
+        body = types.PortRequest(port=port)
+        found = await self._link().ask_patiently("POST", f"/v1/sandboxes/{self.id}/ports", types.PortInfo, body=body)
+        return url_of(found, self._link().address.url)
+
+    async def unexpose(self, port: int) -> None:
+        """Take a port back; its connections are cut when this returns. One that is not exposed is no error."""
+        await self._link().ask_patiently("DELETE", f"/v1/sandboxes/{self.id}/ports/{port}", dict[str, Any])
+
+    async def ports(self) -> list[Url]:
+        """The exposed ports, by number."""
+        found = await self._link().ask_patiently("GET", f"/v1/sandboxes/{self.id}/ports", _Ports)
+        return [url_of(each, self._link().address.url) for each in found.ports]
+
+    async def endpoints(self) -> list[types.EndpointInfo]:
+        """Its endpoints, and what they have done so far (as of some tenths of a second ago)."""
+        found = await self._link().ask_patiently("GET", f"/v1/sandboxes/{self.id}/endpoints", _Endpoints)
+        return found.endpoints
+
+    async def close_endpoint(self, name: str) -> None:
+        """Let an endpoint answer no more, for good; its connections are cut when this returns. Raises NotFound."""
+        path = f"/v1/sandboxes/{self.id}/endpoints/{quote(name, safe='')}/close"
+        await self._link().ask_patiently("POST", path, dict[str, Any], body={})
+
     # Ending it
 
     async def stop(
@@ -287,10 +327,6 @@ class Sandbox:
     def events(self) -> NoReturn:
         """Raises Unsupported."""
         raise Unsupported("Sandbox.events is not in this version")
-
-    async def expose(self, port: int) -> NoReturn:
-        """Raises Unsupported."""
-        raise Unsupported("Sandbox.expose is not in this version")
 
     async def set_network(self, network: object) -> NoReturn:
         """Raises Unsupported."""

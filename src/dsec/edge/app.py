@@ -30,6 +30,8 @@ from dsec.edge.keeper_tools import KeeperTools
 from dsec.edge.kept import KeptDisks
 from dsec.edge.node_routes import node_routes
 from dsec.edge.pausing import Pausing
+from dsec.edge.port_routes import port_routes
+from dsec.edge.ports import Ports
 from dsec.edge.recovery import Recovery
 from dsec.edge.relay import Relay
 from dsec.edge.router import application
@@ -85,6 +87,7 @@ class Edge:
         self.jobs = Jobs(self.core, self.creates, self.ends, self._cut)
         self.ends.on_other = self._other
         self._recovery = Recovery(self.core, self.creates, self.ends, self.pausing)
+        self.ports = Ports(self.core)
         self._tasks: asyncio.TaskGroup | None = None
         self._watch: asyncio.Task[None] | None = None
         self.relays: dict[Relay, Claim | None] = {}
@@ -190,6 +193,7 @@ class Edge:
         await self._recovery.run()
         await self._recovery.settle_execs()
         await self.kept.compare()
+        await self.ports.tell_all()
 
     async def _listen(self) -> None:
         with contextlib.suppress(NodeError):  # the link is gone, and comes back with another listener
@@ -268,6 +272,7 @@ class Edge:
             *image_routes(self.core),
             *node_routes(self.core),
             *usage_routes(self.core),
+            *port_routes(self.core, self.ports),
         ]
         self.routes = [*(guarded(self.jobs, route) for route in routes), *job_routes(self.jobs)]
         http = application(self.routes, _unknown)

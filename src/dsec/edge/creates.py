@@ -21,6 +21,7 @@ from dsec.edge.admission import ASKED_AS, Ticket
 from dsec.edge.attempt import Attempt, Cancelled, full, key_conflict, too_late
 from dsec.edge.core import PROJECT, Core
 from dsec.edge.demands import Demand, check_create, demand_of
+from dsec.edge.endpoints import endpoint_specs
 from dsec.edge.ends import Ends
 from dsec.edge.environment import Environment, environment_of
 from dsec.edge.faults import fault
@@ -270,6 +271,7 @@ class Creates:
             idle_timeout_s=request.idle_timeout_s,
             lifetime_s=request.lifetime_s,
             exec_timeout_s=request.exec_timeout_s,
+            endpoints=endpoint_specs(request.endpoints),
             main_exec_id=None if environment.command is None else main_exec_id(attempt.sandbox_id),
             job=request.job,
             from_disk=request.from_disk,

@@ -10,6 +10,7 @@ import msgspec
 from dsec.api import ids
 from dsec.api.types import CreateRequest, Limit
 from dsec.edge.admission import Need
+from dsec.edge.endpoints import endpoint_specs
 from dsec.errors import InvalidArgument, Unsupported
 from dsec.node.config import NodeConfig, Overcommit
 
@@ -88,7 +89,6 @@ def _pair(name: str, value: Limit, factor: float, least: float) -> tuple[float, 
 _WAITS: tuple[tuple[str, object, str], ...] = (
     ("backend", "container", "other backends come with microVMs"),
     ("network", "none", "network access comes with the egress proxy"),
-    ("endpoints", {}, "endpoints come with the egress proxy"),
     ("mounts", (), "mounts are not built yet"),
     ("qos", "latency", "qos classes are not built yet"),
     ("profile", "default", "other profiles come with network policies"),
@@ -122,6 +122,7 @@ def check_create(request: CreateRequest, config: NodeConfig) -> None:
         raise InvalidArgument(f"user must be a name or number, or two with a colon, not {request.user[:80]!r}")
     if isinstance(request.command, list) and not request.command:
         raise InvalidArgument("command is empty")
+    endpoint_specs(request.endpoints)
     check_env(request.env)
     _check_labels(request.labels)
 

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from dsec.api.types import Ended, ExecInfo, ExecUsage, SandboxInfo, SandboxState, Stopped, StoryEntry, Usage
-from dsec.backends.wire import ExecEnd, ExecState, Proof, SandboxEnd, SandboxUse
+from dsec.backends.wire import EndpointSpec, ExecEnd, ExecState, Proof, SandboxEnd, SandboxUse
 from dsec.edge import life
 from dsec.edge.admission import Whose
 from dsec.edge.demands import Demand
@@ -59,6 +59,9 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     kept_until: float | None = None
     """While its disk is kept."""
     used_to_keep: bool = False
+    endpoints: list[EndpointSpec] = []
+    ports: dict[int, str] = {}
+    """Exposed ones, with their tokens."""
 
     @property
     def whose(self) -> Whose:

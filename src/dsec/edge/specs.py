@@ -191,6 +191,7 @@ def sandbox_spec(record: SandboxRecord) -> SandboxSpec:
         main=_main(record),
         job=record.job,
         from_disk=record.from_disk,
+        endpoints=record.endpoints,
     )
 
 

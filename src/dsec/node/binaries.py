@@ -13,7 +13,7 @@ from dsec.errors import Unsupported
 
 __all__ = ["Binaries", "find_binaries"]
 
-_NAMES = ("dsec-keeper", "dsec-runtime", "dsec-init")
+_NAMES = ("dsec-keeper", "dsec-runtime", "dsec-init", "dsec-proxy")
 
 
 class Binaries(msgspec.Struct, frozen=True):
@@ -22,6 +22,7 @@ class Binaries(msgspec.Struct, frozen=True):
     keeper: Path
     runtime: Path
     init: Path
+    proxy: Path
 
 
 def _places() -> list[Path]:

@@ -71,6 +71,16 @@ class NodePaths(msgspec.Struct, frozen=True):
         return self.run / "runtime.sock"
 
     @property
+    def proxy_socket(self) -> Path:
+        """Proxy's, for the runtime."""
+        return self.run / "proxy.sock"
+
+    @property
+    def ports_socket(self) -> Path:
+        """Proxy's, for the apiserver: connections to exposed ports."""
+        return self.run / "ports.sock"
+
+    @property
     def edge_socket(self) -> Path:
         """Edge's."""
         return self.run / "edge.sock"

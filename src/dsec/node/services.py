@@ -12,10 +12,11 @@ import msgspec
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig
 
-__all__ = ["SERVICES", "Service", "keeper_definition", "runtime_config", "service_table"]
+__all__ = ["SERVICES", "Service", "keeper_definition", "proxy_uid", "runtime_config", "service_table"]
 
-SERVICES = ("runtime", "edge", "apiserver")
+SERVICES = ("runtime", "proxy", "edge", "apiserver")
 """In the order of their start."""
+_PROXY_UIDS = 0x3FFFFF00
 _PASSED_ON = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "RUST_LOG", "SSL_CERT_FILE", "SSL_CERT_DIR"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
@@ -60,9 +61,24 @@ def service_table(config: NodeConfig, binaries: Binaries, environment: dict[str,
             listen=[{"unix": {"path": str(paths.runtime_socket), "mode": 0o600}}],
             cgroups=[],
         ),
+        Service(
+            name="proxy",
+            argv=[str(binaries.proxy), "serve", "--uid", str(proxy_uid(config))],
+            env=env,
+            log=str(paths.logs / "proxy.log"),
+            listen=[
+                {"unix": {"path": str(path), "mode": 0o600}} for path in (paths.proxy_socket, paths.ports_socket)
+            ],
+            cgroups=[],
+        ),
         python("edge", {"unix": {"path": str(paths.edge_socket), "mode": 0o600}}),
         python("apiserver", {"tcp": {"host": config.host, "port": config.port}}),
     ]
+
+
+def proxy_uid(config: NodeConfig) -> int:
+    """The proxy's user: nobody else's, one for each node, just below the first ID of any sandbox."""
+    return _PROXY_UIDS + (config.id_block >> 28)
 
 
 def keeper_definition(program: Path) -> Service:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import http.client
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,8 @@ def part_answers(paths: NodePaths, part: str) -> bool:
         if part == "runtime":
             with RuntimeCalls(paths.runtime_socket, timeout_s=5):
                 return True
+        if part == "proxy":
+            return _proxy_answers(paths)
         if part == "edge":
             EdgeCalls(paths.edge_socket, timeout_s=5).call("GET", "/v1/status")
             return True
@@ -64,6 +67,18 @@ def part_answers(paths: NodePaths, part: str) -> bool:
         return False
     except DSecError:  # an answer all the same
         return part == "edge"
+
+
+def _proxy_answers(paths: NodePaths) -> bool:
+    """Whether it says something on the apiserver's socket: that a request without a port's host is misdirected."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(5)
+        try:
+            connection.connect(str(paths.ports_socket))
+            connection.sendall(b"GET / HTTP/1.1\r\nhost: dsec\r\n\r\n")
+            return connection.recv(12) == b"HTTP/1.1 421"
+        except OSError:
+            return False
 
 
 def is_locked(path: Path) -> bool:

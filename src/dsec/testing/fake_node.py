@@ -91,7 +91,7 @@ class FakeNode:
         await self._start_server()
 
     async def _start_server(self) -> None:
-        link = LocalEdge(self.edge.node, self.directory / "edge.sock")
+        link = LocalEdge(self.edge.node, self.directory / "edge.sock", self.directory / "ports.sock")
         self._server = make_server(Gate("test", Edges(link), Tokens(self.iam_db)))
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener.dup()]))
 

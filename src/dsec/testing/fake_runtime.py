@@ -54,6 +54,7 @@ class FakeSandbox:
         self.files: dict[bytes, tuple[bytes, int]] = {}
         self.end: dict[str, Any] | None = None
         self.paused = False
+        self.net: dict[str, Any] | None = None
 
 
 class FakeRuntime:
@@ -334,6 +335,14 @@ class FakeRuntime:
     def _sandbox_usage(self, params: dict[str, Any]) -> dict[str, Any]:
         self.live(params["sandbox_id"])
         return self.use()
+
+    def _net_set(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.live(params["sandbox_id"]).net = params
+        return {}
+
+    def _net_usage(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.find(params["sandbox_id"])
+        return {"inbound": 0, "endpoints": [{"requests": 3, "sent_bytes": 10}]}
 
     def _exec_kill(self, params: dict[str, Any]) -> dict[str, Any]:
         sandbox = self.live(params["sandbox_id"])

@@ -105,7 +105,6 @@ async def test_what_waits_and_is_awaited_is_refused_by_name() -> None:
         "exec(merge_stderr=True)": _SANDBOX.exec("true", merge_stderr=True),
         "run_shell(merge_stderr=True)": _SANDBOX.run_shell("true", merge_stderr=True),
         "spawn(pty=)": _SANDBOX.spawn("true", pty=(24, 80)),
-        "expose": _SANDBOX.expose(80),
         "set_network": _SANDBOX.set_network("open"),
         "snapshot": _SANDBOX.snapshot(),
         "pack_diff": _SANDBOX.pack_diff("workspace/a:1"),

@@ -61,7 +61,6 @@ def test_too_small_limits_are_refused(field: str, value: float) -> None:
         ("backend", "microvm"),
         ("network", "open"),
         ("network", {"pypi": True}),
-        ("endpoints", {"llm": "http://x"}),
         ("mounts", ("/data",)),
         ("qos", "batch"),
         ("profile", "strict"),

@@ -8,23 +8,42 @@ import msgspec
 
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig
-from dsec.node.services import SERVICES, runtime_config, service_table
+from dsec.node.services import SERVICES, proxy_uid, runtime_config, service_table
 
-BINARIES = Binaries(Path("/opt/dsec-keeper"), Path("/opt/dsec-runtime"), Path("/opt/dsec-init"))
+BINARIES = Binaries(
+    Path("/opt/dsec-keeper"), Path("/opt/dsec-runtime"), Path("/opt/dsec-init"), Path("/opt/dsec-proxy")
+)
 CONFIG = NodeConfig(node="n1", root="/tmp/x", port=0, id_block=0x40000000)
 
 
-def test_table_starts_runtime_edge_apiserver() -> None:
+def test_table_starts_runtime_proxy_edge_apiserver() -> None:
     """The order of the table is the order of the start."""
     assert tuple(service.name for service in service_table(CONFIG, BINARIES, {})) == SERVICES
 
 
 def test_only_root_reaches_the_inner_sockets() -> None:
-    """runtime.sock and edge.sock are made with mode 0600; only the API listens on TCP."""
-    runtime, edge, apiserver = service_table(CONFIG, BINARIES, {})
+    """All Unix sockets are made with mode 0600; only the API listens on TCP."""
+    runtime, proxy, edge, apiserver = service_table(CONFIG, BINARIES, {})
+    assert proxy.listen == [
+        {"unix": {"path": f"/tmp/x/run/dsec/n1/{name}.sock", "mode": 0o600}} for name in ("proxy", "ports")
+    ]
     assert runtime.listen == [{"unix": {"path": "/tmp/x/run/dsec/n1/runtime.sock", "mode": 0o600}}]
     assert edge.listen == [{"unix": {"path": "/tmp/x/run/dsec/n1/edge.sock", "mode": 0o600}}]
     assert apiserver.listen == [{"tcp": {"host": "127.0.0.1", "port": 0}}]
+
+
+def test_the_proxy_has_a_user_of_its_own() -> None:
+    """Each node's proxy is another user, who is no sandbox's either."""
+    other = msgspec.structs.replace(CONFIG, id_block=CONFIG.id_block + 4096 * 65536)
+    uids = {proxy_uid(CONFIG), proxy_uid(other)}
+    assert len(uids) == 2
+    assert all(60_000 < uid < 0x40000000 for uid in uids)
+    assert service_table(CONFIG, BINARIES, {})[1].argv == [
+        "/opt/dsec-proxy",
+        "serve",
+        "--uid",
+        str(proxy_uid(CONFIG)),
+    ]
 
 
 def test_environment_is_a_fixed_list() -> None:

@@ -38,6 +38,7 @@ fn a_sandbox() -> SandboxSpec {
         main: None,
         job: None,
         from_disk: None,
+        endpoints: Vec::new(),
     }
 }
 

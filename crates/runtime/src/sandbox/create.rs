@@ -17,8 +17,8 @@ use crate::node::Node;
 use crate::plans::{self, Entry, InitParts};
 use crate::slot::Slot;
 use crate::store::{self, Root, RootSpec};
-use crate::tag::{sandbox_object, SandboxTag, Tag};
-use crate::{check, disks, exec, fault, jobs};
+use crate::tag::{endpoints_object, sandbox_object, SandboxTag, Tag};
+use crate::{check, disks, exec, fault, jobs, net};
 
 /// The first leaf that a slot does not have ready, see `SlotGroups::make`.
 const FIRST_NEW_LEAF: u16 = 1;
@@ -97,6 +97,10 @@ async fn existing(
         .await?;
     // A former runtime may have died between the init and the main process. While the sandbox lives, a main process
     // that began is known.
+    if sandbox.gone().is_none() {
+        let begun = begin_net(node, sandbox, spec).await;
+        begun.map_err(|error| give_up(node, sandbox, error))?;
+    }
     if let Some(main) = spec.main.as_ref().filter(|_| sandbox.gone().is_none()) {
         let begun = node.execs.borrow().contains_key(&main.exec_id);
         if !begun {
@@ -105,6 +109,17 @@ async fn existing(
         }
     }
     Ok(started)
+}
+
+async fn begin_net(node: &Rc<Node>, sandbox: &Rc<Sandbox>, spec: &SandboxSpec) -> WireResult<()> {
+    if let Err(error) = net::begin(node, sandbox, &spec.endpoints).await {
+        // One that is being ended meanwhile has its own end.
+        if sandbox.gone().is_none() {
+            undo(node, sandbox).await;
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 async fn begin_main(node: &Rc<Node>, sandbox: &Rc<Sandbox>, main: &ExecSpec) -> WireResult<()> {
@@ -180,6 +195,7 @@ async fn build(
     sandbox.enter(Phase::Running);
     sandbox.arm(node);
     jobs::joined(node, sandbox);
+    begin_net(node, sandbox, spec).await?;
     if let Some(main) = &spec.main {
         let begun = Instant::now();
         let started = begin_main(node, sandbox, main).await;
@@ -201,6 +217,11 @@ async fn make_root(
         disk_bytes: spec.disk_bytes,
         from: spec.from_disk.clone(),
         hostname: spec.hostname.clone(),
+        endpoints: spec
+            .endpoints
+            .iter()
+            .map(|endpoint| endpoint.name.clone())
+            .collect(),
         start: node.config.range(slot.index),
         idmap: Arc::clone(&slot.idmap),
     };
@@ -271,9 +292,9 @@ async fn spawn_init(
     let call = Call::Spawn {
         object_id: sandbox_object(&spec.sandbox_id),
         tag,
+        held: vec![parts.net],
         plan: Some(Box::new(plans::init(&node.profile, parts))),
         plan_fd: None,
-        held: Vec::new(),
     };
     match node.keeper.call(call, parcel.numbers()).await {
         Ok((Answer::Spawned { started_ns, .. }, _)) => {
@@ -342,7 +363,8 @@ pub fn entry(leaf: &crate::groups::Leaf, parcel: &mut Parcel) -> std::io::Result
 /// Removes a sandbox whose main process could not begin, as if it had never been.
 async fn undo(node: &Rc<Node>, sandbox: &Rc<Sandbox>) {
     super::end::end_quietly(node, sandbox).await;
-    node.keeper.ack(vec![sandbox_object(&sandbox.id)]).await;
+    let objects = vec![endpoints_object(&sandbox.id), sandbox_object(&sandbox.id)];
+    node.keeper.ack(objects).await;
 }
 
 /// Deletes the subvolume of a sandbox.

@@ -12,8 +12,8 @@ use super::create::delete_volume;
 use super::{Phase, Sandbox};
 use crate::kernel::{poll, sys};
 use crate::node::{Node, COUNTED};
-use crate::tag::{cancelled_object, exec_object, sandbox_object, stdin_object};
-use crate::{check, disks, exec, fault, output, pause, timers::Timer};
+use crate::tag::{cancelled_object, endpoints_object, exec_object, sandbox_object, stdin_object};
+use crate::{check, disks, exec, fault, net, output, pause, timers::Timer};
 
 /// How long a caller waits for the death of what was killed. The kernel lets a process in an uninterruptible wait live on;
 /// the end then goes on without the caller.
@@ -138,6 +138,7 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
     if sandbox.init_over.get().is_none() {
         sandbox.sample();
     }
+    net::over(node, sandbox);
     let killed = sys::boottime();
     loop {
         if let Err(error) = sandbox.groups.kill() {
@@ -265,6 +266,7 @@ pub async fn forget(node: &Rc<Node>, sandbox_ids: &[String]) -> WireResult<()> {
             objects.push(cancelled_object(&pair.0, &pair.1));
             node.cancelled.borrow_mut().remove(&pair);
         }
+        objects.push(endpoints_object(&sandbox.id));
         // The init goes last: a successor that still finds it knows that the rest may be there too.
         node.keeper.ack(objects).await;
         fault!("runtime.stop.forgetting");

@@ -18,6 +18,7 @@ use crate::exec::Exec;
 use crate::groups::{Leaf, SlotGroups};
 use crate::kernel::sys;
 use crate::memory::Integral;
+use crate::net::Net;
 use crate::node::Node;
 use crate::tag::{sandbox_object, SandboxTag, Tag};
 use crate::timers::Timer;
@@ -65,6 +66,8 @@ pub struct Sandbox {
     pub init_over: Cell<Option<u64>>,
     /// Leaves that are clean, and the number of the next new one.
     leaves: RefCell<(Vec<u16>, u16)>,
+    /// Exposed ports and endpoints.
+    pub net: RefCell<Net>,
 }
 
 impl Sandbox {
@@ -92,6 +95,7 @@ impl Sandbox {
             memory,
             init_over: Cell::new(None),
             leaves: RefCell::new((clean, next_leaf)),
+            net: RefCell::default(),
         })
     }
 

@@ -27,6 +27,8 @@ pub struct RootSpec {
     pub from: Option<String>,
     /// For /etc/hosts and /etc/hostname.
     pub hostname: String,
+    /// Names of endpoints, for /etc/hosts: the Nth is at 127.77.0.N.
+    pub endpoints: Vec<String>,
     /// First host ID of its range.
     pub start: u32,
     /// The range as an ID map.
@@ -74,7 +76,7 @@ pub fn build(
     if spec.from.is_some() {
         renew(&written).map_err(undo("disk"))?;
     }
-    fill(&written, &spec.hostname).map_err(undo("volume"))?;
+    fill(&written, spec).map_err(undo("volume"))?;
     let filled = begun.elapsed();
     let lowers = spec
         .layers
@@ -107,16 +109,20 @@ fn renew(volume: &Path) -> io::Result<()> {
 }
 
 /// What the overlay writes to, and the node's own files beside it.
-fn fill(volume: &Path, hostname: &str) -> io::Result<()> {
+fn fill(volume: &Path, spec: &RootSpec) -> io::Result<()> {
+    let hostname = &spec.hostname;
     for (name, mode) in [("upper", 0o755), ("work", 0o700), ("etc", 0o755)] {
         match DirBuilder::new().mode(mode).create(volume.join(name)) {
             Err(error) if name == "upper" && error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made?,
         }
     }
-    let hosts = format!(
+    let mut hosts = format!(
         "127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback {hostname}\n"
     );
+    for (number, name) in (1..).zip(&spec.endpoints) {
+        hosts += &format!("127.77.0.{number}\t{name}.dsec.internal\n");
+    }
     std::fs::write(volume.join("etc/hosts"), hosts)?;
     std::fs::write(volume.join("etc/hostname"), format!("{hostname}\n"))?;
     std::fs::write(volume.join("etc/resolv.conf"), "")

@@ -1,0 +1,143 @@
+//! The proxy's life: sockets, privileges, and the loops that accept.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioTimer;
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::state::State;
+use crate::{connect, link, port, privileges};
+
+/// For the head of a request, and for the next one on an idle connection.
+const HEAD_PATIENCE: Duration = Duration::from_secs(15);
+const MAX_HEADERS: usize = 128;
+const MAX_HEAD: usize = 64 * 1024;
+/// Descriptors that are not for connections, of which each has two.
+const SPARE: u64 = 1024;
+
+/// Serves `proxy.sock` (descriptor 3) and `ports.sock` (4) as user `uid`, until killed.
+///
+/// # Errors
+/// What kept it from coming up.
+pub fn serve(uid: u32) -> Result<(), String> {
+    let named = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    if named != "proxy.sock:ports.sock" {
+        return Err(
+            "started without its sockets: the keeper passes them as descriptors 3 and 4".into(),
+        );
+    }
+    let sockets = [inherited(3), inherited(4)];
+    raise_descriptor_limit();
+    connect::read_roots();
+    privileges::become_user(uid).map_err(|error| format!("becoming user {uid}: {error}"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let local = tokio::task::LocalSet::new();
+    local
+        .block_on(&runtime, run(sockets))
+        .map_err(|error| error.to_string())
+}
+
+fn inherited(number: i32) -> OwnedFd {
+    // SAFETY: LISTEN_FDNAMES says that it is ours; nothing else has taken it yet. A plain fcntl, so that no child
+    // inherits it.
+    unsafe {
+        libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC);
+        OwnedFd::from_raw_fd(number)
+    }
+}
+
+fn descriptor_limit() -> libc::rlimit {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a valid place for the result.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit
+}
+
+fn raise_descriptor_limit() {
+    let mut limit = descriptor_limit();
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: a limit that outlives its call; when it is refused the lower one holds.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+}
+
+async fn run([control, ports]: [OwnedFd; 2]) -> io::Result<()> {
+    let state = Rc::new(State::default());
+    let (control, ports) = (listener(control)?, listener(ports)?);
+    tokio::task::spawn_local(link::report(Rc::clone(&state)));
+    tracing::info!("serving");
+    tokio::join!(
+        accept(control, |stream| drop(tokio::task::spawn_local(
+            link::serve(Rc::clone(&state), stream)
+        ))),
+        accept(ports, |stream| port::serve(&state, stream)),
+    );
+    Ok(())
+}
+
+fn listener(fd: OwnedFd) -> io::Result<UnixListener> {
+    let listener = std::os::unix::net::UnixListener::from(fd);
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+/// Only root may connect: the sockets' modes say so, and so do the peers' credentials.
+async fn accept(listener: UnixListener, begin: impl Fn(UnixStream)) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => match stream.peer_cred() {
+                Ok(peer) if peer.uid() == 0 => begin(stream),
+                peer => tracing::warn!("refused a caller: {:?}", peer.map(|peer| peer.uid())),
+            },
+            Err(error) => {
+                tracing::warn!(socket = listener.as_raw_fd(), "accept: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// A server of one connection, with limits against heads that are long or slow.
+#[must_use]
+pub fn http() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_PATIENCE)
+        .max_headers(MAX_HEADERS)
+        .max_header_size(MAX_HEAD)
+        .max_buf_size(2 * MAX_HEAD);
+    builder
+}
+
+/// A connection, counted against the process's descriptors while this lives.
+pub struct Counted(Rc<State>);
+
+impl Counted {
+    /// One more, if there is room for it.
+    #[must_use]
+    pub fn new(state: &Rc<State>) -> Option<Self> {
+        let most = descriptor_limit().rlim_cur.saturating_sub(SPARE) / 2;
+        let open = state.connections.get();
+        if open as u64 >= most {
+            return None;
+        }
+        state.connections.set(open + 1);
+        Some(Self(Rc::clone(state)))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.set(self.0.connections.get() - 1);
+    }
+}

@@ -1,0 +1,205 @@
+//! What the proxy has been told: sandboxes, their exposed ports, their endpoints.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use dsec_proto::net::{EndpointCount, EndpointSpec, PortSpec};
+use dsec_proto::proxy::ToRuntime;
+use tokio::sync::Notify;
+
+use crate::cut::Cut;
+use crate::endpoint::{self, Endpoint};
+use crate::link::Link;
+
+/// All of it. One thread owns it; tasks share it by `Rc`.
+#[derive(Default)]
+pub struct State {
+    sandboxes: RefCell<HashMap<String, Rc<Known>>>,
+    /// To the runtime, while it lives.
+    pub link: RefCell<Option<Rc<Link>>>,
+    /// Told when there is a link.
+    pub linked: Notify,
+    changed: RefCell<HashSet<String>>,
+    stirred: Notify,
+    /// Connections that are open, of all kinds.
+    pub connections: Cell<usize>,
+}
+
+/// A sandbox.
+pub struct Known {
+    /// Its ID.
+    pub id: String,
+    ports: RefCell<HashMap<u16, Rc<Port>>>,
+    endpoints: RefCell<Vec<Rc<Endpoint>>>,
+    inbound: Cell<u32>,
+}
+
+/// An exposed port.
+pub struct Port {
+    /// Its number inside.
+    pub port: u16,
+    /// What a request must bring.
+    pub token: String,
+    /// When it is exposed no more.
+    pub cut: Cut,
+}
+
+impl State {
+    /// A sandbox that was told of.
+    #[must_use]
+    pub fn find(&self, sandbox_id: &str) -> Option<Rc<Known>> {
+        self.sandboxes.borrow().get(sandbox_id).cloned()
+    }
+
+    /// Everything about one sandbox, in place of what was told before. What is missing now is cut.
+    pub fn set(
+        self: &Rc<Self>,
+        sandbox_id: &str,
+        ports: Vec<PortSpec>,
+        endpoints: Vec<EndpointSpec>,
+        counts: &[EndpointCount],
+        listeners: Vec<OwnedFd>,
+    ) {
+        let known = self.sandboxes.borrow().get(sandbox_id).cloned();
+        let known = known.unwrap_or_else(|| {
+            let new = Rc::new(Known {
+                id: sandbox_id.to_owned(),
+                ports: RefCell::default(),
+                endpoints: RefCell::default(),
+                inbound: Cell::new(0),
+            });
+            self.sandboxes
+                .borrow_mut()
+                .insert(sandbox_id.to_owned(), Rc::clone(&new));
+            new
+        });
+        known.set_ports(ports);
+        for (index, (spec, listener)) in endpoints.into_iter().zip(listeners).enumerate() {
+            let present = known.endpoints.borrow().get(index).cloned();
+            let endpoint = match present {
+                Some(endpoint) => endpoint,
+                None => {
+                    let endpoint = Endpoint::new(sandbox_id, spec.clone());
+                    known.endpoints.borrow_mut().push(Rc::clone(&endpoint));
+                    endpoint::serve(self, &endpoint, listener);
+                    endpoint
+                }
+            };
+            if let Some(before) = counts.get(index) {
+                endpoint.counters.begin_at(before);
+            }
+            endpoint.change(spec);
+        }
+    }
+
+    /// A sandbox is over.
+    pub fn forget(&self, sandbox_id: &str) {
+        let known = self.sandboxes.borrow_mut().remove(sandbox_id);
+        if let Some(known) = known {
+            known.set_ports(Vec::new());
+            for endpoint in known.endpoints.borrow().iter() {
+                endpoint.end();
+            }
+        }
+        self.changed.borrow_mut().remove(sandbox_id);
+    }
+
+    /// What there is, of every sandbox.
+    #[must_use]
+    pub fn all(&self) -> Vec<ToRuntime> {
+        self.sandboxes
+            .borrow()
+            .values()
+            .map(|known| known.have())
+            .collect()
+    }
+
+    /// Something about a sandbox is to be reported, a moment later together with what else happens.
+    pub fn stir(&self, sandbox_id: &str) {
+        if self.changed.borrow_mut().insert(sandbox_id.to_owned()) {
+            self.stirred.notify_one();
+        }
+    }
+
+    /// Waits for something to report.
+    pub async fn stirred(&self) {
+        self.stirred.notified().await;
+    }
+
+    /// What is to be reported.
+    #[must_use]
+    pub fn take_changed(&self) -> Vec<ToRuntime> {
+        let changed = std::mem::take(&mut *self.changed.borrow_mut());
+        let sandboxes = self.sandboxes.borrow();
+        let found = changed.iter().filter_map(|id| sandboxes.get(id));
+        found.map(|known| known.have()).collect()
+    }
+}
+
+impl Known {
+    /// The port, if it is exposed.
+    #[must_use]
+    pub fn port(&self, port: u16) -> Option<Rc<Port>> {
+        self.ports.borrow().get(&port).cloned()
+    }
+
+    fn set_ports(&self, wanted: Vec<PortSpec>) {
+        let mut ports = self.ports.borrow_mut();
+        ports.retain(|number, port| {
+            let stays = wanted
+                .iter()
+                .any(|spec| spec.port == *number && spec.token == port.token);
+            if !stays {
+                port.cut.cut();
+            }
+            stays
+        });
+        for spec in wanted {
+            ports.entry(spec.port).or_insert_with(|| {
+                Rc::new(Port {
+                    port: spec.port,
+                    token: spec.token,
+                    cut: Cut::default(),
+                })
+            });
+        }
+    }
+
+    /// What there is of it.
+    #[must_use]
+    pub fn have(&self) -> ToRuntime {
+        let counts = self
+            .endpoints
+            .borrow()
+            .iter()
+            .map(|endpoint| endpoint.counters.now())
+            .collect();
+        ToRuntime::Have {
+            sandbox_id: self.id.clone(),
+            inbound: self.inbound.get(),
+            counts,
+        }
+    }
+}
+
+/// A connection into a sandbox, counted while this lives.
+pub struct Inbound(Rc<State>, Rc<Known>);
+
+impl Inbound {
+    /// One more.
+    #[must_use]
+    pub fn new(state: &Rc<State>, known: &Rc<Known>) -> Self {
+        known.inbound.set(known.inbound.get() + 1);
+        state.stir(&known.id);
+        Self(Rc::clone(state), Rc::clone(known))
+    }
+}
+
+impl Drop for Inbound {
+    fn drop(&mut self) {
+        self.1.inbound.set(self.1.inbound.get() - 1);
+        self.0.stir(&self.1.id);
+    }
+}

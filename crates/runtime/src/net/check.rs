@@ -1,0 +1,150 @@
+//! What the edge says about ports and endpoints, checked as hostile. Pure.
+
+use std::collections::HashSet;
+
+use dsec_proto::error::{WireError, WireResult};
+use dsec_proto::net::{EndpointSpec, PortSpec, MAX_ENDPOINTS, MAX_PORTS};
+
+const MAX_HOST: usize = 253;
+const MAX_PATH: usize = 2048;
+const MAX_CONNECTIONS: u32 = 4096;
+
+/// Exposed ports.
+///
+/// # Errors
+/// `invalid_argument`.
+pub fn ports(ports: &[PortSpec]) -> WireResult<()> {
+    let wrong = |what: String| Err(WireError::invalid(what).with("field", "ports"));
+    if ports.len() > MAX_PORTS {
+        return wrong(format!("at most {MAX_PORTS} ports can be exposed"));
+    }
+    let mut seen = HashSet::new();
+    for spec in ports {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        let strong = (16..=128).contains(&spec.token.len()) && spec.token.bytes().all(plain);
+        if spec.port == 0 || !strong || !seen.insert(spec.port) {
+            return wrong(format!("port {} cannot be exposed so", spec.port));
+        }
+    }
+    Ok(())
+}
+
+/// Endpoints. Errors name them, and nothing of their URLs.
+///
+/// # Errors
+/// `invalid_argument`.
+pub fn endpoints(endpoints: &[EndpointSpec]) -> WireResult<()> {
+    let wrong = |what: String| Err(WireError::invalid(what).with("field", "endpoints"));
+    if endpoints.len() > MAX_ENDPOINTS {
+        return wrong(format!("a sandbox has at most {MAX_ENDPOINTS} endpoints"));
+    }
+    let mut seen = HashSet::new();
+    for spec in endpoints {
+        if !is_name(&spec.name) || !seen.insert(spec.name.as_str()) {
+            return wrong("an endpoint's name is no label, or is given twice".into());
+        }
+        if !is_host(&spec.host) || spec.port == 0 || !is_path(&spec.path) {
+            return wrong(format!("endpoint {}: not a URL", spec.name));
+        }
+        let some = |limit: Option<u64>| limit != Some(0);
+        let limits = (1..=MAX_CONNECTIONS).contains(&spec.max_connections)
+            && some(spec.max_bytes)
+            && some(spec.max_requests_per_minute.map(u64::from));
+        if !limits {
+            return wrong(format!("endpoint {}: a limit is out of range", spec.name));
+        }
+    }
+    Ok(())
+}
+
+fn is_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=32).contains(&text.len())
+        && text.bytes().all(plain)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+fn is_host(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:".contains(&byte);
+    let address = text.parse::<std::net::Ipv6Addr>().is_ok();
+    (1..=MAX_HOST).contains(&text.len())
+        && text.bytes().all(plain)
+        && (address || !text.contains(':'))
+}
+
+fn is_path(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_graphic() && !b"?#\\".contains(&byte);
+    text.is_empty()
+        || (text.starts_with('/')
+            && !text.starts_with("//")
+            && !text.ends_with('/')
+            && text.len() <= MAX_PATH
+            && text.bytes().all(plain)
+            && !text.split('/').any(|part| part == "." || part == ".."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> EndpointSpec {
+        EndpointSpec {
+            name: "llm".into(),
+            tls: false,
+            host: "127.0.0.1".into(),
+            port: 8000,
+            path: "/v1".into(),
+            max_connections: 64,
+            max_bytes: None,
+            max_requests_per_minute: None,
+            closed: false,
+        }
+    }
+
+    /// Names, hosts, paths and limits that could mean something else than they say are refused.
+    #[test]
+    fn endpoints_are_plain() {
+        assert!(endpoints(&[spec()]).is_ok());
+        let wrong: [fn(&mut EndpointSpec); 12] = [
+            |spec| spec.name = "a.b".into(),
+            |spec| spec.name = "a\n1.2.3.4 github.com".into(),
+            |spec| spec.name = String::new(),
+            |spec| spec.host = "a b".into(),
+            |spec| spec.host = "user@host".into(),
+            |spec| spec.host = "a:b".into(),
+            |spec| spec.port = 0,
+            |spec| spec.path = "v1".into(),
+            |spec| spec.path = "/v1/../x".into(),
+            |spec| spec.path = "/v1\r\nHost: x".into(),
+            |spec| spec.max_connections = 0,
+            |spec| spec.max_bytes = Some(0),
+        ];
+        for change in wrong {
+            let mut changed = spec();
+            change(&mut changed);
+            assert!(endpoints(&[changed.clone()]).is_err(), "{changed:?}");
+        }
+        assert!(endpoints(&[spec(), spec()]).is_err());
+    }
+
+    /// A port comes once, with a token that cannot be guessed or end a header.
+    #[test]
+    fn ports_are_plain() {
+        let of = |port, token: &str| PortSpec {
+            port,
+            token: token.into(),
+        };
+        let good = "abcdefghijklmnop";
+        assert!(ports(&[of(80, good), of(81, good)]).is_ok());
+        assert!(ports(&[of(80, good), of(80, good)]).is_err());
+        for (port, token) in [
+            (0, good),
+            (80, "short"),
+            (80, "abcdefghijklmnop\r\n"),
+            (80, ""),
+        ] {
+            assert!(ports(&[of(port, token)]).is_err());
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Ways into a sandbox and out of it: exposed ports and endpoints.
+//!
+//! The bytes are the proxy's ([`link`]). From here come the sockets, made in the sandbox's network namespace
+//! ([`sockets`]), and the word on what may be reached; the keeper holds the namespace and the endpoints' listeners.
+
+mod check;
+pub mod link;
+mod sockets;
+
+pub use check::{endpoints as check_endpoints, ports as check_ports};
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dsec_proto::error::{WireError, WireResult};
+use dsec_proto::keeper::Call;
+use dsec_proto::net::{EndpointCount, EndpointSpec, NetSet, NetUsage, PortSpec};
+use dsec_proto::proxy::Refused;
+use dsec_proto::runtime::Empty;
+
+use crate::node::Node;
+use crate::pause;
+use crate::sandbox::{OpenStream, Sandbox};
+use crate::tag::{endpoints_object, sandbox_object, Tag};
+use link::Said;
+
+/// How long a proxy may take to cut what is to be cut.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is known of one sandbox.
+#[derive(Default)]
+pub struct Net {
+    /// Whether it was said what is exposed: not after a restart of the runtime, until the edge has said it again.
+    told: bool,
+    ports: Vec<PortSpec>,
+    endpoints: Vec<EndpointSpec>,
+    listeners: Vec<OwnedFd>,
+    namespace: Option<Arc<OwnedFd>>,
+    counts: Vec<EndpointCount>,
+    inbound: u32,
+    /// Keeps it from being idle while somebody is connected.
+    busy: Option<OpenStream>,
+}
+
+impl Net {
+    /// So many are connected.
+    fn connections(&mut self, inbound: u32) {
+        self.inbound = inbound;
+        if inbound == 0 {
+            self.busy = None;
+        }
+    }
+}
+
+/// Begins with these endpoints: from now on the sandbox can connect to them. Harmless when it has begun with them.
+///
+/// # Errors
+/// `node_error`.
+pub async fn begin(
+    node: &Rc<Node>,
+    sandbox: &Rc<Sandbox>,
+    endpoints: &[EndpointSpec],
+) -> WireResult<()> {
+    have_listeners(node, sandbox, endpoints.len()).await?;
+    let mut net = sandbox.net.borrow_mut();
+    if net.told {
+        return Ok(());
+    }
+    net.told = true;
+    net.endpoints = endpoints.to_vec();
+    if !endpoints.is_empty() {
+        node.proxy.say(Said::Set {
+            turn: 0,
+            sandbox_id: sandbox.id.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// `net.set`: what is exposed, and which endpoints answer. What is not any more is cut when this returns.
+///
+/// # Errors
+/// What is wrong with it; `sandbox_gone`; `node_error` when the proxy does not answer.
+pub async fn set(node: &Rc<Node>, asked: NetSet) -> WireResult<Empty> {
+    check_ports(&asked.ports)?;
+    check_endpoints(&asked.endpoints)?;
+    let sandbox = node.live(&asked.sandbox_id)?;
+    have_listeners(node, &sandbox, asked.endpoints.len()).await?;
+    {
+        let mut net = sandbox.net.borrow_mut();
+        if asked.endpoints.len() != net.listeners.len() {
+            return Err(
+                WireError::invalid("a sandbox keeps the endpoints that it was made with")
+                    .with("field", "endpoints"),
+            );
+        }
+        net.told = true;
+        net.ports = asked.ports;
+        net.endpoints = asked.endpoints;
+    }
+    node.proxy.apply(&sandbox.id, PATIENCE).await?;
+    Ok(Empty {})
+}
+
+/// `net.usage`.
+///
+/// # Errors
+/// `not_found`; `node_error` when the proxy does not answer.
+pub async fn usage(node: &Node, sandbox_id: &str) -> WireResult<NetUsage> {
+    let sandbox = node.sandbox(sandbox_id)?;
+    // The proxy tells its counts when it is told anything.
+    if sandbox.gone().is_none() {
+        node.proxy.apply(sandbox_id, PATIENCE).await?;
+    }
+    let net = sandbox.net.borrow();
+    let mut endpoints = net.counts.clone();
+    endpoints.resize_with(net.endpoints.len(), EndpointCount::default);
+    Ok(NetUsage {
+        inbound: net.inbound,
+        endpoints,
+    })
+}
+
+/// The sandbox is being ended: everything is cut and let go. The keeper lets go with the sandbox.
+pub fn over(node: &Node, sandbox: &Sandbox) {
+    let net = sandbox.net.take();
+    node.proxy.holds(-(net.listeners.len() as i64));
+    if !net.ports.is_empty() || !net.endpoints.is_empty() || net.inbound > 0 {
+        node.proxy.say(Said::Drop {
+            sandbox_id: sandbox.id.clone(),
+        });
+    }
+    let mut last = sandbox.net.borrow_mut();
+    last.counts = net.counts;
+    last.endpoints = net.endpoints;
+}
+
+/// Takes up the listeners of its endpoints from the keeper, where a former runtime left them, or makes them.
+async fn have_listeners(node: &Node, sandbox: &Sandbox, count: usize) -> WireResult<()> {
+    if count == 0 || !sandbox.net.borrow().listeners.is_empty() {
+        return Ok(());
+    }
+    let call = Call::Fetch {
+        object_id: endpoints_object(&sandbox.id),
+    };
+    let listeners = match node.keeper.call(call, &[]).await {
+        Ok((_, listeners)) => listeners,
+        Err(refusal) if refusal.code == "unknown_object" => {
+            make_listeners(node, sandbox, count).await?
+        }
+        Err(refusal) => return Err(WireError::node("endpoints", refusal.message)),
+    };
+    let mut net = sandbox.net.borrow_mut();
+    // Of one that was being ended meanwhile nothing is kept.
+    if net.listeners.is_empty() && sandbox.gone().is_none() {
+        node.proxy.holds(listeners.len() as i64);
+        net.listeners = listeners;
+    }
+    Ok(())
+}
+
+async fn make_listeners(node: &Node, sandbox: &Sandbox, count: usize) -> WireResult<Vec<OwnedFd>> {
+    let namespace = namespace(node, sandbox).await?;
+    let made = node
+        .objects
+        .run(move || sockets::listeners(&namespace, count as u8));
+    let listeners = made
+        .await
+        .map_err(|error| WireError::node("endpoints", error.to_string()))?;
+    let tag = Tag::Endpoints {
+        sandbox_id: sandbox.id.clone(),
+    };
+    let put = Call::Put {
+        object_id: endpoints_object(&sandbox.id),
+        tag: tag
+            .encode()
+            .map_err(|error| WireError::node("tag", error))?,
+        held: (0..count as u16).collect(),
+    };
+    let numbers: Vec<_> = listeners.iter().map(AsRawFd::as_raw_fd).collect();
+    let kept = node.keeper.tell(put, &numbers).await;
+    kept.map_err(|refusal| WireError::node("endpoints", refusal.message))?;
+    Ok(listeners)
+}
+
+/// A socket that is connected to an exposed port.
+async fn connect(node: &Rc<Node>, sandbox_id: &str, port: u16) -> Result<OwnedFd, Refused> {
+    let sandbox = node.live(sandbox_id).map_err(|_| Refused::Gone)?;
+    let exposed = |net: &Net| net.ports.iter().any(|spec| spec.port == port);
+    match &*sandbox.net.borrow() {
+        net if exposed(net) => {}
+        net if net.told => return Err(Refused::NotExposed),
+        _ => return Err(Refused::NotYet),
+    }
+    let namespace = namespace(node, &sandbox).await.map_err(|_| Refused::Gone)?;
+    pause::go_on(node, &sandbox, "connection").map_err(|_| Refused::Node)?;
+    sandbox.touch();
+    let made = node.objects.run(move || sockets::pair(&namespace));
+    let (four, six) = made.await.map_err(|error| {
+        tracing::error!(sandbox_id, "a socket: {error}");
+        Refused::Node
+    })?;
+    sockets::connect(four, six, port).await
+}
+
+/// Its network namespace, which the keeper holds with its init.
+async fn namespace(node: &Node, sandbox: &Sandbox) -> WireResult<Arc<OwnedFd>> {
+    if let Some(namespace) = &sandbox.net.borrow().namespace {
+        return Ok(Arc::clone(namespace));
+    }
+    let call = Call::Fetch {
+        object_id: sandbox_object(&sandbox.id),
+    };
+    let gone = || WireError::node("ports", "the keeper does not have its namespace");
+    let fetched = node.keeper.call(call, &[]).await.map_err(|_| gone())?;
+    let namespace = Arc::new(fetched.1.into_iter().next().ok_or_else(gone)?);
+    // One that is being ended meanwhile keeps none.
+    if sandbox.gone().is_none() {
+        sandbox.net.borrow_mut().namespace = Some(Arc::clone(&namespace));
+    }
+    Ok(namespace)
+}

@@ -1,0 +1,97 @@
+"""Exposed ports and endpoints: recorded first, then told to the runtime, again after each of its deaths."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+
+from dsec.api.types import EndpointInfo, PortInfo
+from dsec.backends.wire import NetUsage, answer
+from dsec.edge.core import Core
+from dsec.edge.endpoints import endpoint_infos
+from dsec.edge.record import SandboxRecord
+from dsec.errors import InvalidArgument, NodeError, NotFound, SandboxGone
+
+__all__ = ["TOKEN_HEADER", "Ports"]
+
+TOKEN_HEADER = "dsec-port-token"  # noqa: S105  (its name)
+_MOST_PORTS = 64
+
+
+class Ports:
+    """What of the node's sandboxes can be reached, and what they reach. Every call may be repeated."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def expose(self, record: SandboxRecord, port: int) -> PortInfo:
+        """Expose a port; one that is exposed keeps its token. Raises InvalidArgument, SandboxGone, NodeError."""
+        if not 1 <= port <= 65535:
+            raise InvalidArgument(f"there is no port {port}", sandbox_id=record.id, remedy="Use 1 to 65535")
+        if port not in record.ports:
+            if len(record.ports) >= _MOST_PORTS:
+                raise InvalidArgument(f"a sandbox exposes at most {_MOST_PORTS} ports", sandbox_id=record.id)
+            record.ports[port] = secrets.token_urlsafe(24)
+            self._core.records.save(record)
+        await self._tell(record)
+        return _info(record, port, record.ports.get(port, ""))
+
+    async def unexpose(self, record: SandboxRecord, port: int) -> None:
+        """Expose a port no more; its connections are cut when this returns."""
+        if record.ports.pop(port, None) is not None:
+            self._core.records.save(record)
+        await self._tell(record)
+
+    @staticmethod
+    def exposed(record: SandboxRecord) -> list[PortInfo]:
+        """The exposed ports, by number; none of a sandbox that has ended."""
+        return [_info(record, port, token) for port, token in sorted(record.ports.items())] if record.is_live else []
+
+    async def endpoints(self, record: SandboxRecord) -> list[EndpointInfo]:
+        """The endpoints and what they have done."""
+        if not record.endpoints:
+            return []
+        found = await self._core.backend.call("net.usage", {"sandbox_id": record.id})
+        return endpoint_infos(record.endpoints, answer(found, NetUsage).endpoints)
+
+    async def close_endpoint(self, record: SandboxRecord, name: str) -> None:
+        """Let an endpoint answer no more; its connections are cut when this returns. Raises NotFound."""
+        if all(each.name != name for each in record.endpoints):
+            raise NotFound(f"the sandbox has no endpoint {name[:40]!r}", sandbox_id=record.id)
+        record.endpoints = [
+            msgspec.structs.replace(each, closed=True) if each.name == name else each for each in record.endpoints
+        ]
+        self._core.records.save(record)
+        await self._tell(record)
+
+    async def tell_all(self) -> None:
+        """The runtime may have begun anew and know nothing of it. Raises NodeError when it is gone again."""
+        for record in list(self._core.live.values()):
+            if record.started_at is not None and (record.ports or record.endpoints):
+                try:
+                    await self._tell(record)
+                except (NotFound, SandboxGone):
+                    continue  # its end is on its way
+
+    async def _tell(self, record: SandboxRecord) -> None:
+        """Everything as it is now; once more where it changed meanwhile, since answers may cross."""
+        said: dict[str, Any] | None = None
+        while record.is_live and said != (now := _net(record)):
+            said = now
+            await self._core.backend.call("net.set", said)
+
+
+def _net(record: SandboxRecord) -> dict[str, Any]:
+    return {
+        "sandbox_id": record.id,
+        "ports": [{"port": port, "token": token} for port, token in sorted(record.ports.items())],
+        "endpoints": [msgspec.structs.asdict(each) for each in record.endpoints],
+    }
+
+
+def _info(record: SandboxRecord, port: int, token: str) -> PortInfo:
+    if not token:
+        raise NodeError("the port was taken back meanwhile", sandbox_id=record.id, retry_after_s=0.1)
+    return PortInfo(port=port, host=f"{port}-{record.id}.localhost", token=token, token_header=TOKEN_HEADER)
