@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "integrations": {"client", "sync", "api", "errors"},
     "demo": {"client", "sync", "api", "errors"},
     "cli": {"client", "demo", "node", "api", "errors"},
-    "testing": {"client", "sync", "apiserver", "iam", "node", "edge", "images", "api", "errors"},
+    "testing": {"client", "sync", "apiserver", "iam", "node", "edge", "backends", "images", "api", "errors"},
 }
 """Part → parts that it may import. The package itself (``dsec``) offers the client's names."""
 

@@ -17,7 +17,7 @@ from dsec.backends.contract import (
     SandboxPaused,
     SandboxResumed,
 )
-from dsec.backends.link import RuntimeLink
+from dsec.backends.link import RuntimeLink, Stream
 from dsec.backends.wire import (
     ExecEnd,
     ExecState,
@@ -169,6 +169,10 @@ class ContainerBackend:
     async def remove_disks(self, sandbox_ids: Sequence[str]) -> None:
         """See DiskKeeping."""
         await self._link.call("disk.remove", {"sandbox_ids": list(sandbox_ids)})
+
+    def stream(self, method: str, params: dict[str, Any]) -> Stream:
+        """See the contract."""
+        return self._link.stream(method, params)
 
     async def call(self, method: str, params: dict[str, Any]) -> Any:
         """See the contract."""

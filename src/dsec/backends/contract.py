@@ -28,6 +28,7 @@ __all__ = [
     "Event",
     "ExecEnded",
     "Fingerprint",
+    "FrameStream",
     "JobLost",
     "Leasing",
     "Pausable",
@@ -92,8 +93,34 @@ class DiskRemoved(msgspec.Struct, frozen=True, kw_only=True):
 Event = SandboxEnded | ExecEnded | SandboxPaused | SandboxResumed | JobLost | DiskRemoved
 
 
+class FrameStream(Protocol):
+    """One session or file operation, in frames as ``docs/protocols.md`` has them."""
+
+    result: Any
+    """What ``end`` said, once ``next`` has returned None."""
+
+    async def next(self) -> list[Any] | None:
+        """The next frame (data, until, item); None after ``end``; raises the stream's error."""
+        ...
+
+    def grant(self, channel: int, offset: int) -> None:
+        """The other side may send up to this absolute offset."""
+        ...
+
+    async def data(self, channel: int, offset: int, data: bytes) -> None:
+        """Send bytes of a channel; none end it."""
+        ...
+
+    def close(self) -> None:
+        """No longer interested; ends nothing but the stream."""
+        ...
+
+
 class Backend(Protocol):
     """Starts, finds again and ends sandboxes of one kind. All but ``events`` are safe to repeat.
+
+    The handle of a sandbox is its ID: ``recover`` finds by it what an edge before this one made. What a kind can do
+    beyond this are Protocols of their own. ``dsec.testing.conformance`` checks an implementation.
 
     Every method raises NodeError (retryable) while the kind's process is away.
     """
@@ -149,6 +176,13 @@ class Backend(Protocol):
 
     def events(self) -> AsyncIterator[Event]:
         """What happens as it happens, from the call on; raises NodeError when the connection breaks."""
+        ...
+
+    def stream(self, method: str, params: dict[str, Any]) -> FrameStream:
+        """Open ``exec.start``, ``exec.attach``, ``output.tail``, ``file.read`` or ``file.write``.
+
+        An ``exec.start`` whose ID is known starts nothing: it is an attachment from offset 0.
+        """
         ...
 
     async def call(self, method: str, params: dict[str, Any]) -> Any:

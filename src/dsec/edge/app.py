@@ -184,6 +184,8 @@ class Edge:
         await self.jobs.mirror_all()
         await self._compare()
         await self._tools.sweep(self._joined)
+        if not self.recovered:
+            await self._recovery.sweep_output()
         self.recovered = True
         found = await self.core.backend.fingerprint()
         self.core.features, self.core.refusal = found.features, found.refusal

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable
 from enum import StrEnum
 
@@ -20,10 +21,11 @@ from dsec.edge.ends import Ends
 from dsec.edge.life import RUNS
 from dsec.edge.pausing import Pausing
 from dsec.edge.record import ExecRecord, SandboxRecord
-from dsec.errors import DSecError, NodeError, NotFound
+from dsec.errors import Conflict, DSecError, InvalidArgument, NodeError, NotFound
 
 __all__ = ["Act", "Recovery", "reconcile"]
 
+_SWEPT_AT_ONCE = 100
 _log = structlog.get_logger("dsec.edge.recovery")
 
 
@@ -148,6 +150,19 @@ class Recovery:
             _log.warning("an unknown sandbox could not be ended", sandbox_id=sandbox_id, error=error.message)
             return
         core.forgets.add([sandbox_id])
+
+    async def sweep_output(self) -> None:
+        """Delete what is kept of sandboxes that no record knows: those of an earlier boot, or buried by an edge that
+        died.
+        """
+        core = self._core
+        kept = await asyncio.to_thread(os.listdir, core.config.paths.output)
+        nobodys = [each for each in kept if each not in core.live and not core.records.has_ended(each)]
+        for start in range(0, len(nobodys), _SWEPT_AT_ONCE):
+            try:
+                await core.backend.remove_output(nobodys[start : start + _SWEPT_AT_ONCE])
+            except (Conflict, InvalidArgument) as error:  # one that is being ended, or no sandbox's: the next start's
+                _log.warning("output of unknown sandboxes stays", error=error.message)
 
     async def settle_execs(self) -> None:
         """Record the results of execs that ended while nobody listened, repeat what was not acknowledged, and drop

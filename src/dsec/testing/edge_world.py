@@ -198,7 +198,7 @@ async def failing(work: Any) -> DSecError:
 async def opened_world(root: Path, **settings: Any) -> AsyncIterator[World]:
     """A world with one image under a directory."""
     paths = NodeConfig(node="test", root=str(root)).paths
-    for directory in (paths.run, paths.data, paths.layers):
+    for directory in (paths.run, paths.data, paths.layers, paths.output):
         directory.mkdir(parents=True)
     async with FakeRuntime(paths.runtime_socket) as runtime:
         world = World(root, runtime, **settings)

@@ -1,0 +1,70 @@
+"""One client with many execs: few connections, bounded memory, everybody's turn, nothing left of the cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+import dsec
+from dsec.testing.node import RunningNode, wait_until
+
+pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(180)]
+
+IMAGE = "dsec/debian:12"
+EXECS = int(os.environ.get("DSEC_TEST_EXECS", "1000"))
+SANDBOXES = 20
+_MOST_SOCKETS = 8
+_MOST_KIB_EACH = 64
+
+
+def _sockets() -> int:
+    return sum(entry.is_socket() for entry in Path("/proc/self/fd").iterdir())
+
+
+async def _sandboxes(client: dsec.DSecClient) -> list[dsec.Sandbox]:
+    each = 2 * EXECS // SANDBOXES + 64
+    args = dsec.SandboxArgs(IMAGE, pids=max(4096, each), memory_mib=2048, disk_mib=1024)
+    return await asyncio.gather(*(client.sandbox(args) for _ in range(SANDBOXES)))
+
+
+async def test_many_in_flight_from_one_client(node: RunningNode, client: dsec.DSecClient) -> None:
+    """All of them run at once over a handful of sockets; an exec beside them is answered; each has its own result."""
+    sandboxes = await _sandboxes(client)
+    before, memory = _sockets(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    script = "echo $0; until [ -e /tmp/over ]; do sleep 2; done"
+    tasks = [
+        asyncio.create_task(sandboxes[number % SANDBOXES].exec("sh", "-c", script, str(number)))
+        for number in range(EXECS)
+    ]
+    await asyncio.to_thread(wait_until, lambda: node.stats()["execs"] == EXECS, "all run", timeout_s=120)
+    assert _sockets() - before <= _MOST_SOCKETS
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory <= EXECS * _MOST_KIB_EACH
+    beside = await asyncio.gather(*(one.exec("echo", "beside", timeout_s=60) for one in sandboxes))
+    assert all(each.stdout == "beside\n" for each in beside)
+    await asyncio.gather(*(one.write("/tmp/over", b"") for one in sandboxes))
+    results = await asyncio.gather(*tasks)
+    assert [each.stdout for each in results] == [f"{number}\n" for number in range(EXECS)]
+    await asyncio.gather(*(one.stop() for one in sandboxes))
+
+
+async def test_many_are_cancelled_at_once(node: RunningNode, client: dsec.DSecClient) -> None:
+    """Cancelling all of them leaves no process and no exec, and the sandboxes go on working."""
+    sandboxes = await _sandboxes(client)
+    tasks = [
+        asyncio.create_task(sandboxes[number % SANDBOXES].exec("sleep", "1000", grace_s=10))
+        for number in range(EXECS)
+    ]
+    await asyncio.to_thread(wait_until, lambda: node.stats()["execs"] == EXECS, "all run", timeout_s=120)
+    for task in tasks:
+        task.cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(each, asyncio.CancelledError) for each in outcomes)
+    await asyncio.to_thread(wait_until, lambda: node.stats()["execs"] == 0, "none runs", timeout_s=60)
+    for sandbox in sandboxes:
+        assert (await sandbox.exec("true")).ok
+        assert {each.ended for each in await sandbox.execs()} <= {"cancelled", "exited"}
+    await asyncio.gather(*(one.stop() for one in sandboxes))
