@@ -173,6 +173,29 @@ def test_closed_pipe_is_quiet(node: RunningNode) -> None:
         assert process.stderr.read() == ""
 
 
+def complete(node: RunningNode, line: str) -> list[str]:
+    """What the shell would offer at the end of the line."""
+    asked = {"_DSEC_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    words = [sys.executable, "-c", "import sys; sys.argv[0] = 'dsec'; from dsec.cli.main import main; main()"]
+    done = subprocess.run(words, env=node.environment | asked, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.split()
+
+
+def test_completion_knows_commands_sandboxes_and_images(node: RunningNode) -> None:
+    """Commands and options by their beginning; sandboxes by name or ID; images; nothing of a node that is down."""
+    assert complete(node, "dsec im") == ["images", "image"] and "--lifetime" in complete(node, "dsec run --life")
+    made = dsec(node, "create", "--name", "completed-one", IMAGE).stdout.strip()
+    try:
+        assert complete(node, "dsec exec comp") == ["completed-one"]
+        assert complete(node, f"dsec stop {made[:-3]}") == [made]
+        assert complete(node, "dsec run dsec/") == [IMAGE]
+        down = {"DSEC_URL": "http://127.0.0.1:1", "DSEC_TOKEN": "x"}
+        node_down = type("Down", (), {"environment": node.environment | down})
+        assert complete(node_down, "dsec exec comp") == []  # type: ignore[arg-type]
+    finally:
+        dsec(node, "rm", "-f", made)
+
+
 def test_status_and_doctor_speak(node: RunningNode) -> None:
     """The node at a glance, and the machine: nothing that a node needs is missing where tests run."""
     status = json.loads(dsec(node, "status", "--json").stdout)

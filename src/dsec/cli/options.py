@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dsec.cli import values
+from dsec.cli.completing import sandbox_names
 
 if TYPE_CHECKING:
     from dsec.client.args import SandboxArgs
@@ -35,8 +36,10 @@ Toolkit = Annotated[list[str] | None, typer.Option("--toolkit", metavar="LAYER",
 IdleTimeout = Annotated[str, typer.Option("--idle-timeout", metavar="TIME", help="Stop after so long without work.")]
 Lifetime = Annotated[str, typer.Option("--lifetime", metavar="TIME", help="Stop after so long in any case.")]
 Pull = Annotated[str, typer.Option("--pull", help="missing, always or never.")]
-SandboxRef = Annotated[str, typer.Argument(metavar="SANDBOX", help="ID or name.")]
-SandboxRefs = Annotated[list[str], typer.Argument(metavar="SANDBOX…", help="IDs or names.")]
+SandboxRef = Annotated[str, typer.Argument(metavar="SANDBOX", help="ID or name.", autocompletion=sandbox_names)]
+SandboxRefs = Annotated[
+    list[str], typer.Argument(metavar="SANDBOX…", help="IDs or names.", autocompletion=sandbox_names)
+]
 
 
 def sandbox_args(

@@ -22,11 +22,13 @@ __all__ = ["Finding", "TOOLS", "Tool", "examine", "examine_settings", "install",
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A program from the distribution: its package there, and what is lost without it."""
+    """A program or file from the distribution: its package there, and what is lost without it."""
 
     name: str
     package: str
     lost: str
+    file: str | None = None
+    """Where it lies, when it is no program."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,12 +50,20 @@ TOOLS = (
     Tool("mmdebstrap", "mmdebstrap", "the default image dsec/debian:12 cannot be built"),
     Tool("zstd", "zstd", "images with zstd layers cannot be imported"),
     Tool("prlimit", "util-linux", "no image can be imported and no layer built"),
-)
+    Tool(
+        "Debian's archive keys", "debian-archive-keyring", "the default image dsec/debian:12 cannot be built",
+        "/usr/share/keyrings/debian-archive-keyring.gpg",
+    ),
+    Tool(
+        "root certificates", "ca-certificates", "no registry that speaks TLS can be reached",
+        "/etc/ssl/certs/ca-certificates.crt",
+    ),
+)  # fmt: skip
 
 
-def missing_packages(present: Callable[[str], bool] = lambda name: _path_of(name) is not None) -> list[str]:
+def missing_packages() -> list[str]:
     """Distribution packages of the tools that are not there, sorted."""
-    return sorted({tool.package for tool in TOOLS if not present(tool.name)})
+    return sorted({tool.package for tool in TOOLS if _path_of(tool) is None})
 
 
 def examine(paths: NodePaths | None = None) -> list[Finding]:
@@ -133,7 +143,7 @@ def _root() -> Finding:
 def _tools() -> list[Finding]:
     found = []
     for tool in TOOLS:
-        path = _path_of(tool.name)
+        path = _path_of(tool)
         lost = "" if path else tool.lost
         remedy = "" if path else f"Run `dsec doctor --install` or `apt-get install {tool.package}`"
         found.append(
@@ -144,9 +154,11 @@ def _tools() -> list[Finding]:
     return found
 
 
-def _path_of(name: str) -> str | None:
+def _path_of(tool: Tool) -> str | None:
     """Tools for administration lie in places that a user's PATH may lack."""
-    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/local/sbin")
+    if tool.file is not None:
+        return tool.file if Path(tool.file).exists() else None
+    return shutil.which(tool.name) or shutil.which(tool.name, path="/usr/sbin:/sbin:/usr/local/sbin")
 
 
 def _programs_and_features() -> list[Finding]:

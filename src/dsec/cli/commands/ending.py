@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dsec.cli import options as o
+from dsec.cli.completing import sandbox_names
 from dsec.cli.failures import report
 from dsec.cli.printing import print_json
 from dsec.cli.session import Json, command, with_client
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add"]
 
-Refs = Annotated[list[str] | None, typer.Argument(metavar="[SANDBOX…]", help="IDs or names.")]
+Refs = Annotated[
+    list[str] | None, typer.Argument(metavar="[SANDBOX…]", help="IDs or names.", autocompletion=sandbox_names)
+]
 
 
 def stop(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dsec.cli.completing import image_names
 from dsec.cli.printing import print_json, print_table
 from dsec.cli.session import Json, command, with_client
 from dsec.cli.values import age, size
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add"]
 
-Reference = Annotated[str, typer.Argument(metavar="IMAGE")]
+Reference = Annotated[str, typer.Argument(metavar="IMAGE", autocompletion=image_names)]
 _DEFAULT = "dsec/debian:12"
 
 
@@ -63,7 +64,9 @@ def show(reference: Reference, json: Json = False) -> None:
     print_json(with_client(body))
 
 
-def remove(references: Annotated[list[str], typer.Argument(metavar="IMAGE…")], json: Json = False) -> None:
+def remove(
+    references: Annotated[list[str], typer.Argument(metavar="IMAGE…", autocompletion=image_names)], json: Json = False
+) -> None:
     """Remove images; layers that others need stay."""
 
     async def body(client: DSecClient) -> None:

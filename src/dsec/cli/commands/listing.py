@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsec.cli import options as o
+from dsec.cli.completing import sandbox_names
 from dsec.cli.printing import print_facts, print_json, print_table
 from dsec.cli.session import Json, command, with_client
 from dsec.cli.values import age, labels, size
@@ -109,7 +110,10 @@ def _clock(at: float) -> str:
 
 
 def stats(
-    sandboxes: Annotated[list[str] | None, typer.Argument(metavar="SANDBOX…", help="Default: all live ones.")] = None,
+    sandboxes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SANDBOX…", help="Default: all live ones.", autocompletion=sandbox_names),
+    ] = None,
     json: Json = False,
 ) -> None:
     """What sandboxes use at this moment."""

@@ -8,6 +8,7 @@ import typer
 
 from dsec.api.types import Ended
 from dsec.cli import options as o
+from dsec.cli.completing import image_names
 from dsec.cli.failures import program_code
 from dsec.cli.printing import print_json
 from dsec.cli.pulling import with_image
@@ -25,7 +26,7 @@ Words = Annotated[list[str] | None, typer.Argument(metavar="[COMMAND [ARGUMENT]â
 
 
 def run(
-    image: Annotated[str, typer.Argument(metavar="IMAGE")],
+    image: Annotated[str, typer.Argument(metavar="IMAGE", autocompletion=image_names)],
     words: Words = None,
     detach: Annotated[bool, typer.Option("-d", "--detach", help="Print the ID and return.")] = False,
     rm: Annotated[bool, typer.Option("--rm", help="Forget the sandbox when it has ended.")] = False,
@@ -69,7 +70,9 @@ def run(
 
 
 def create(
-    image: Annotated[str | None, typer.Argument(metavar="IMAGE", help="Not needed with --from-disk.")] = None,
+    image: Annotated[
+        str | None, typer.Argument(metavar="IMAGE", help="Not needed with --from-disk.", autocompletion=image_names)
+    ] = None,
     from_disk: Annotated[
         str | None, typer.Option("--from-disk", metavar="SANDBOX", help="Begin with what a stopped one had written.")
     ] = None,
