@@ -141,13 +141,14 @@ pub fn splice_to_file(
 /// # Errors
 /// The errno.
 pub fn memory(name: &str) -> io::Result<OwnedFd> {
+    create_memory(name, libc::MFD_NOEXEC_SEAL)
+}
+
+fn create_memory(name: &str, flags: libc::c_uint) -> io::Result<OwnedFd> {
     let name = c(name)?;
     // SAFETY: `name` is a valid string for the time of the call.
     owned(unsafe {
-        libc::c_long::from(libc::memfd_create(
-            name.as_ptr(),
-            libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL,
-        ))
+        libc::c_long::from(libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | flags))
     })
 }
 
@@ -182,7 +183,7 @@ pub fn punch(file: &impl AsRawFd, start: u64, end: u64) {
 /// # Errors
 /// The errno.
 pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
-    let mut file = std::fs::File::from(memory(name)?);
+    let mut file = std::fs::File::from(create_memory(name, libc::MFD_ALLOW_SEALING)?);
     io::Write::write_all(&mut file, bytes)?;
     let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
     // SAFETY: a plain fcntl on our own descriptor.
