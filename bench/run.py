@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import dsec
 from bench import memory, scenarios
 from bench.dockerd import running_daemon
+from bench.files import measure_files
 from bench.phases import measure_phases
 from bench.record import Record
 from bench.targets import DockerTarget, DsecTarget, Target
@@ -23,7 +24,18 @@ __all__ = ["SCENARIOS", "Plan", "run"]
 
 H = TypeVar("H")
 _DOCKER_IMAGE = ("dsec-bench", "base")
-SCENARIOS = ("serial", "parallel", "burst", "computesdk", "sustained", "warm", "creating", "memory", "phases")
+SCENARIOS = (
+    "serial",
+    "parallel",
+    "burst",
+    "computesdk",
+    "sustained",
+    "warm",
+    "creating",
+    "memory",
+    "phases",
+    "files",
+)
 
 
 @dataclass(frozen=True)
@@ -40,21 +52,23 @@ class Plan:
     warm: int
     idle: int
     phases: int
+    files_mib: int
+    files_rounds: int
 
     @classmethod
     def full(cls, only: frozenset[str]) -> Plan:
         """What the figures in the README are measured with."""
-        return cls(only, 200, 320, 5, 100, 100, 30.0, 1_000, 500, 100)
+        return cls(only, 200, 320, 5, 100, 100, 30.0, 1_000, 500, 100, 1024, 5)
 
     @classmethod
     def quick(cls, only: frozenset[str]) -> Plan:
         """A look, in well under a minute."""
-        return cls(only, 20, 48, 1, 50, 10, 3.0, 100, 50, 10)
+        return cls(only, 20, 48, 1, 50, 10, 3.0, 100, 50, 10, 256, 1)
 
     def for_docker(self) -> Plan:
         """Less of everything: Docker takes some hundred milliseconds each."""
         return Plan(
-            only=self.only - {"phases"},
+            only=self.only - {"phases", "files"},
             serial=min(self.serial, 20),
             parallel=min(self.parallel, 48),
             bursts=1,
@@ -64,6 +78,8 @@ class Plan:
             warm=min(self.warm, 100),
             idle=min(self.idle, 100),
             phases=0,
+            files_mib=self.files_mib,
+            files_rounds=self.files_rounds,
         )
 
 
@@ -80,6 +96,10 @@ async def run(record: Record, plan: Plan, *, image: str, docker: str) -> None:
         if "phases" in plan.only:
             _say("dsec: phases")
             record.add("dsec", "phases", samples_ms=await measure_phases(target, plan.phases))
+        if "files" in plan.only:
+            _say("dsec: files")
+            taken = await measure_files(target, plan.files_mib, plan.files_rounds)
+            record.add("dsec", "files", mib=plan.files_mib, **taken)
         api = await _docker(stack, docker)
         if api is not None:
             name = ":".join(_DOCKER_IMAGE)

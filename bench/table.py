@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench.files import megabytes_per_second
 from bench.phases import breakdown
 from bench.record import Record
 from dsec.demo.report import quantiles_ms
@@ -22,6 +23,7 @@ _TITLES = {
     "sustained": "sustained create + exec + stop",
     "warm": "warm exec of `true`, p50 / p99",
     "warm while creating": "the same while 50 sandboxes/s are created",
+    "files": "upload / download of one file",
     "idle memory": "idle memory per sandbox, beyond the page cache",
 }
 
@@ -64,6 +66,9 @@ def _cell(scenario: str, result: Mapping[str, Any]) -> str:
         early = result["count"] - result["made"]
         note = f", {early} of them made in advance" if early > result["count"] // 20 else ""
         return f"{cost['total']:.0f} KiB = {parts} (at {result['count']}{note})"
+    if scenario == "files":
+        rates = [megabytes_per_second(result["mib"], result[way]) for way in ("upload_s", "download_s")]
+        return f"{rates[0]:.0f} / {rates[1]:.0f} MB/s ({result['mib']} MiB, median of {len(result['upload_s'])})"
     if scenario == "sustained":
         return f"{result['per_second']:.0f}/s"
     if scenario == "burst":

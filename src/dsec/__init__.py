@@ -50,6 +50,7 @@ from dsec.errors import (
     Fenced,
     FileDenied,
     FileError,
+    FileExists,
     FileIsDirectory,
     FileMissing,
     FileNotDirectory,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from dsec.client.args import DSecContainerRunArgs, SandboxArgs
     from dsec.client.client import DSecClient
     from dsec.client.execs import Exec
+    from dsec.client.file_records import FileEvent, FileInfo
     from dsec.client.jobs import Job
     from dsec.client.ports import Url
     from dsec.client.results import (
@@ -93,6 +95,7 @@ if TYPE_CHECKING:
     )
     from dsec.client.sandbox import PIPE, Sandbox
     from dsec.client.session import Session
+    from dsec.client.transfers import Transferred
 
 __all__ = [
     "CallerError",
@@ -120,6 +123,9 @@ __all__ = [
     "Fenced",
     "FileDenied",
     "FileError",
+    "FileEvent",
+    "FileExists",
+    "FileInfo",
     "FileIsDirectory",
     "FileMissing",
     "FileNotDirectory",
@@ -165,6 +171,7 @@ __all__ = [
     "StoryEntry",
     "TokenCreated",
     "TokenInfo",
+    "Transferred",
     "Unsupported",
     "Url",
     "Usage",
@@ -179,6 +186,8 @@ _CLIENT = {
     "ExecResult": "dsec.client.results",
     "ExecStarted": "dsec.client.results",
     "Exited": "dsec.client.results",
+    "FileEvent": "dsec.client.file_records",
+    "FileInfo": "dsec.client.file_records",
     "Gap": "dsec.client.results",
     "ImageReady": "dsec.client.results",
     "Job": "dsec.client.jobs",
@@ -192,6 +201,7 @@ _CLIENT = {
     "Stdout": "dsec.client.results",
     "Stopped": "dsec.client.results",
     "Url": "dsec.client.ports",
+    "Transferred": "dsec.client.transfers",
 }
 """Imported at first use: servers and the command line need the errors, not the HTTP library."""
 

@@ -15,6 +15,7 @@
     │   └── NotExecutable (PermissionError)
     ├── FileError (OSError)             fault: command; its subclasses are Python's own too
     │   ├── FileMissing (FileNotFoundError)
+    │   ├── FileExists (FileExistsError)
     │   ├── FileIsDirectory (IsADirectoryError)
     │   ├── FileNotDirectory (NotADirectoryError)
     │   └── FileDenied (PermissionError)
@@ -60,6 +61,7 @@ __all__ = [
     "Fenced",
     "FileDenied",
     "FileError",
+    "FileExists",
     "FileIsDirectory",
     "FileMissing",
     "FileNotDirectory",
@@ -248,6 +250,12 @@ class FileMissing(FileError, FileNotFoundError):
     code = "file_missing"
 
 
+class FileExists(FileError, FileExistsError):
+    """EEXIST."""
+
+    code = "file_exists"
+
+
 class FileIsDirectory(FileError, IsADirectoryError):
     """EISDIR."""
 
@@ -420,6 +428,7 @@ def file_error(code: int, path: str, *, sandbox_id: str | None = None) -> FileEr
     """The FileError for an errno, with Python's own exception type among its bases."""
     kinds: dict[int, type[FileError]] = {
         errno_codes.ENOENT: FileMissing,
+        errno_codes.EEXIST: FileExists,
         errno_codes.EISDIR: FileIsDirectory,
         errno_codes.ENOTDIR: FileNotDirectory,
         errno_codes.EACCES: FileDenied,

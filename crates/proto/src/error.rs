@@ -126,7 +126,8 @@ fn fault_of(code: &str) -> &'static str {
         | "file_missing"
         | "file_is_directory"
         | "file_not_directory"
-        | "file_denied" => "command",
+        | "file_denied"
+        | "file_exists" => "command",
         "port_unreachable" => "sandbox",
         "endpoint_unreachable" => "caller",
         "capacity" | "node_error" | "outcome_unknown" | "sandbox_gone" => "node",

@@ -5,6 +5,7 @@
 //! hold these types and `src/dsec/api` together.
 
 pub mod error;
+mod files;
 pub mod frame;
 pub mod holding;
 pub mod keeper;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
+pub use crate::files::*;
 use crate::net::EndpointSpec;
 
 /// Version of this protocol; `hello` refuses another.
@@ -477,58 +478,6 @@ pub struct OutputTail {
     pub exec_id: String,
     /// At most so many per stream.
     pub bytes: u64,
-}
-
-/// Parameters of `file.read`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FileRead {
-    /// The sandbox.
-    pub sandbox_id: String,
-    /// Relative to cwd.
-    pub path: ByteBuf,
-    /// As in [`ExecSpec`].
-    pub user: String,
-    /// Absolute; `nil` is /.
-    pub cwd: Option<ByteBuf>,
-    /// First byte.
-    pub offset: u64,
-    /// At most so many.
-    pub limit: Option<u64>,
-    /// First credit.
-    #[serde(default)]
-    pub credit: Offsets,
-}
-
-/// Parameters of `file.write`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FileWrite {
-    /// The sandbox.
-    pub sandbox_id: String,
-    /// Relative to cwd.
-    pub path: ByteBuf,
-    /// As in [`ExecSpec`].
-    pub user: String,
-    /// Absolute; `nil` is /.
-    pub cwd: Option<ByteBuf>,
-    /// Permission bits.
-    pub mode: Option<u32>,
-    /// Make missing directories.
-    pub parents: bool,
-    /// Exactly so many bytes follow.
-    pub length: u64,
-}
-
-/// What a file operation did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileReport {
-    /// Bytes copied.
-    pub bytes: u64,
-    /// Size of the file.
-    pub size: u64,
-    /// Permission bits.
-    pub mode: u32,
 }
 
 /// Parameters of `layer.evict`.

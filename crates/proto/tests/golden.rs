@@ -12,6 +12,7 @@ use dsec_proto::holding::*;
 use dsec_proto::net::{EndpointCount, EndpointSpec, NetSet, NetUsage, PortSpec};
 use dsec_proto::runtime::*;
 use dsec_proto::session::{RunEnd, RunList, SessionCancel, SessionClose, SessionRun};
+use dsec_session::plan::{FileCall, FileInfo};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -237,6 +238,46 @@ fn requests() {
         parents: true,
         length: 12,
     };
+    let calling = FileCalling {
+        sandbox_id: SANDBOX.into(),
+        user: String::new(),
+        cwd: None,
+        call: FileCall::Mkdir {
+            path: ByteBuf::from("a"),
+            parents: true,
+            exist_ok: false,
+            mode: None,
+        },
+    };
+    let list = FileList {
+        sandbox_id: SANDBOX.into(),
+        path: ByteBuf::from("/a"),
+        user: String::new(),
+        cwd: None,
+        depth: 2,
+        credit: BTreeMap::from([(1, 1 << 20)]),
+    };
+    let watch = FileWatch {
+        sandbox_id: SANDBOX.into(),
+        path: ByteBuf::from("/a"),
+        user: String::new(),
+        cwd: None,
+        recursive: true,
+        credit: BTreeMap::new(),
+    };
+    let transfer = Transfer {
+        sandbox_id: SANDBOX.into(),
+        transfer_id: EXEC.into(),
+        resume: false,
+        offset: 0,
+        path: ByteBuf::from("/a"),
+        user: String::new(),
+        cwd: None,
+        parents: true,
+        owners: false,
+        follow: false,
+        name: Some(ByteBuf::from("a")),
+    };
     let kill = ExecKill {
         sandbox_id: SANDBOX.into(),
         exec_id: EXEC.into(),
@@ -291,6 +332,17 @@ fn requests() {
             vector("output.tail", &tail),
             vector("file.read", &read),
             vector("file.write", &write),
+            vector("file.call", &calling),
+            vector("file.list", &list),
+            vector("file.watch", &watch),
+            vector("transfer.upload", &transfer),
+            vector(
+                "transfer.cancel",
+                &TransferCancel {
+                    sandbox_id: SANDBOX.into(),
+                    transfer_id: EXEC.into(),
+                },
+            ),
             vector(
                 "layer.evict",
                 &LayerEvict {
@@ -488,6 +540,32 @@ fn answers() {
                     bytes: 1,
                     size: 2,
                     mode: 0o644,
+                },
+            ),
+            vector(
+                "file.call",
+                &FileCalled {
+                    info: Some(FileInfo {
+                        path: ByteBuf::from("a"),
+                        kind: "link".into(),
+                        size: 1,
+                        mode: 0o777,
+                        uid: 0,
+                        gid: 0,
+                        mtime_ns: 1_500_000_000,
+                        target: Some(ByteBuf::from("b")),
+                    }),
+                    entries: 0,
+                },
+            ),
+            vector("file.list", &FileListed { entries: 3 }),
+            vector("transfer.upload item", &TransferAt { at: 4 << 20 }),
+            vector(
+                "transfer.upload",
+                &TransferEnd {
+                    bytes: 1 << 32,
+                    entries: 2,
+                    skipped: 0,
                 },
             ),
             vector(

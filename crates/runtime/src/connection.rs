@@ -39,6 +39,8 @@ pub enum Input {
         /// Absolute.
         offset: u64,
     },
+    /// The client wants no more, as opposed to a connection that broke. The input ends after it.
+    Close,
 }
 
 /// One stream as its method sees it. The input ends when the client has closed it or is gone.
@@ -122,6 +124,8 @@ async fn read(
     let mut reader = BufReader::with_capacity(64 << 10, reader);
     let mut streams: HashMap<u32, mpsc::UnboundedSender<Input>> = HashMap::new();
     let mut bytes = Vec::new();
+    // The edge copies a transfer's frames unread: nothing else may be asked in its name.
+    let mut sealed = false;
     loop {
         let length = reader.read_u32().await? as usize;
         if length > MAX_FRAME {
@@ -135,6 +139,10 @@ async fn read(
             frame::decode(&bytes).map_err(|error| io::Error::other(error.message))?;
         match incoming {
             Incoming::Open { method, params } => {
+                if sealed {
+                    return Err(io::Error::other("a transfer has its connection to itself"));
+                }
+                sealed = method.starts_with("transfer.") && method != "transfer.cancel";
                 streams.retain(|_, input| !input.is_closed());
                 let (input, receiver) = mpsc::unbounded_channel();
                 let out = Out {
@@ -171,6 +179,7 @@ async fn read(
                 pass(&streams, stream, Input::Until { channel, offset })
             }
             Incoming::Close => {
+                pass(&streams, stream, Input::Close);
                 streams.remove(&stream);
             }
         }

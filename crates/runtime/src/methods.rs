@@ -9,7 +9,7 @@ use dsec_proto::net::{NetSet, NetUsage};
 use dsec_proto::runtime::{
     Empty, Evicted, ExecAck, ExecAttach, ExecKill, ExecList, ExecStart, Features, Hello,
     HelloParams, LayerEvict, ManySandboxes, OneSandbox, OutputTail, SandboxList, SandboxSpec,
-    SandboxStop, Started, Usage, VERSION,
+    SandboxStop, Started, TransferKind, Usage, VERSION,
 };
 use dsec_proto::session::{RunList, SessionCancel, SessionClose};
 
@@ -77,6 +77,12 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
         "output.remove" => answer!(output_remove(&node, &params)),
         "file.read" => files::read(&node, &params, &mut stream).await,
         "file.write" => files::write(&node, &params, &mut stream).await,
+        "file.call" => answer!(files::call(&node, &params)),
+        "file.list" => files::list(&node, &params, &mut stream).await,
+        "file.watch" => files::watch(&node, &params, &mut stream).await,
+        "transfer.upload" => transfer(&node, TransferKind::Upload, &params, stream).await,
+        "transfer.download" => transfer(&node, TransferKind::Download, &params, stream).await,
+        "transfer.cancel" => answer!(files::transfer::cancel(&node, &params)),
         "layer.evict" => answer!(layer_evict(&node, &params)),
         "tool.run" => tools::run(&node, &params, &stream).await,
         "tool.kill" => answer!(tools::kill(&node, &params)),
@@ -93,6 +99,10 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
         }),
         other => out.finish::<Empty>(Err(unknown(other))).await,
     }
+}
+
+async fn transfer(node: &Rc<Node>, kind: TransferKind, params: &[u8], stream: Stream) {
+    files::transfer::open(node, kind, params, stream).await;
 }
 
 fn empty(params: &[u8]) -> WireResult<()> {

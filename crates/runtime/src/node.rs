@@ -73,6 +73,14 @@ pub struct Node {
     pub tools: RefCell<HashMap<String, Rc<crate::tools::Tool>>>,
     /// File operations under way, by their keeper object.
     pub files: RefCell<HashMap<String, tokio::sync::oneshot::Sender<dsec_proto::keeper::Ended>>>,
+    /// Watches, by sandbox.
+    pub watches: crate::files::counted::Counts,
+    /// Transfers under way, by sandbox and ID.
+    pub transfers: RefCell<
+        HashMap<(String, String), tokio::sync::mpsc::UnboundedSender<crate::files::transfer::Said>>,
+    >,
+    /// How many there are, by sandbox.
+    pub transferring: crate::files::counted::Counts,
     /// Numbers file operations.
     pub next_file: Cell<u64>,
     /// Leases by job.

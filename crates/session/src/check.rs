@@ -16,8 +16,14 @@ pub(crate) fn indices(plan: &Plan) -> impl Iterator<Item = FdIndex> + '_ {
             all.extend(exec.file);
             all.extend(exec.fds.iter().map(|(index, _)| *index));
         }
-        End::File(FileOp::Read { output, .. }) => all.push(*output),
-        End::File(FileOp::Write { input, .. }) => all.push(*input),
+        End::File(
+            FileOp::Read { output, .. }
+            | FileOp::List { output, .. }
+            | FileOp::Watch { output, .. }
+            | FileOp::Pack { output, .. },
+        ) => all.push(*output),
+        End::File(FileOp::Write { input, .. } | FileOp::Unpack { input, .. }) => all.push(*input),
+        End::File(FileOp::Call(_)) => {}
     }
     all.into_iter()
 }

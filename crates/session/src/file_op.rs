@@ -1,22 +1,24 @@
-//! `End::File`: one file read or replaced by forked code, with the caller's IDs, inside the sandbox.
+//! `End::File`: one file operation by forked code, with the caller's IDs, inside the sandbox.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::Stat;
 use rustix::io::Errno;
 
+use crate::draft::{Draft, PERMISSIONS};
 use crate::failing::{shown, Doing, Fault};
 use crate::file_target::{self, Place};
-use crate::plan::{FileOp, FileReport};
-use crate::sys;
+use crate::pipe_io::{read_some, write_all};
+use crate::plan::{FdIndex, FileOp, FileReport};
+use crate::{file_calls, file_list, file_watch, pack, sys, unpack};
 
 const PART: usize = 128 * 1024;
-const PERMISSIONS: u32 = 0o7777;
 const NEW_FILE_MODE: u32 = 0o644;
 
-/// Do the operation. `began` is called once the file is found good; what fails later is in the report.
+/// Do the operation. `began` is called once its file is found good; what fails later is in the report.
 pub(crate) fn run(op: &FileOp, fds: &[OwnedFd], began: &dyn Fn()) -> Result<FileReport, Fault> {
     sys::set_disposition(libc::SIGPIPE, true);
+    let pipe = |index: &FdIndex| fds[usize::from(*index)].as_fd();
     match op {
         FileOp::Read {
             path,
@@ -26,8 +28,7 @@ pub(crate) fn run(op: &FileOp, fds: &[OwnedFd], began: &dyn Fn()) -> Result<File
         } => {
             let (file, stat) = file_target::open_regular(path)?;
             began();
-            let output = fds[usize::from(*output)].as_fd();
-            Ok(read(&file, &stat, *offset, *limit, output))
+            Ok(read(&file, &stat, *offset, *limit, pipe(output)))
         }
         FileOp::Write {
             path,
@@ -37,11 +38,51 @@ pub(crate) fn run(op: &FileOp, fds: &[OwnedFd], began: &dyn Fn()) -> Result<File
             input,
         } => {
             let place = file_target::find_place(path, *parents)?;
-            let draft = Draft::create(&place, *mode)
-                .doing(|| format!("create a file beside {}", shown(path)))?;
+            let draft =
+                draft_of(&place).doing(|| format!("create a file beside {}", shown(path)))?;
             began();
-            let input = fds[usize::from(*input)].as_fd();
-            Ok(draft.fill_and_place(input, *length))
+            Ok(write(draft, &place, *mode, pipe(input), *length))
+        }
+        FileOp::Call(call) => {
+            began();
+            Ok(file_calls::run(call))
+        }
+        FileOp::List {
+            path,
+            depth,
+            output,
+        } => {
+            let directory = file_list::open(path)?;
+            began();
+            Ok(file_list::run(directory, *depth, &pipe(output)))
+        }
+        FileOp::Watch {
+            path,
+            recursive,
+            output,
+        } => {
+            let mut watch = file_watch::Watch::begin(path, *recursive)?;
+            began();
+            Ok(watch.run(&pipe(output)))
+        }
+        FileOp::Pack {
+            path,
+            follow,
+            name,
+            output,
+        } => {
+            let source = pack::open(path, *follow)?;
+            began();
+            Ok(pack::run(source, name, &pipe(output)))
+        }
+        FileOp::Unpack {
+            path,
+            parents,
+            owners,
+            input,
+        } => {
+            began();
+            Ok(unpack::run(path, *parents, *owners, &pipe(input)))
         }
     }
 }
@@ -52,6 +93,7 @@ fn report(errno: Option<Errno>, bytes: u64, stat: &Stat) -> FileReport {
         bytes,
         size: u64::try_from(stat.st_size).unwrap_or(0),
         mode: stat.st_mode & PERMISSIONS,
+        ..FileReport::default()
     }
 }
 
@@ -89,125 +131,50 @@ fn read(
     report(None, done, stat)
 }
 
-fn write_all(output: BorrowedFd<'_>, bytes: &[u8]) -> (usize, Result<(), Errno>) {
-    let mut done = 0;
-    while done < bytes.len() {
-        match rustix::io::write(output, &bytes[done..]) {
-            Ok(length) => done += length,
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => wait_for(output, rustix::event::PollFlags::OUT),
+fn draft_of(place: &Place) -> Result<Draft<'_>, Errno> {
+    let draft = Draft::create(&place.directory)?;
+    if let Some(stat) = &place.present {
+        draft.own_as(stat)?;
+    }
+    Ok(draft)
+}
+
+fn write(
+    draft: Draft<'_>,
+    place: &Place,
+    mode: Option<u32>,
+    input: BorrowedFd<'_>,
+    length: u64,
+) -> FileReport {
+    let kept = place.present.map_or(NEW_FILE_MODE, |stat| stat.st_mode);
+    let (bytes, outcome) = fill(&draft.file, input, length);
+    match outcome.and_then(|()| draft.place(&place.name, mode.unwrap_or(kept))) {
+        Ok(stat) => report(None, bytes, &stat),
+        Err(errno) => FileReport {
+            errno: errno.raw_os_error(),
+            bytes,
+            ..FileReport::default()
+        },
+    }
+}
+
+fn fill(file: &OwnedFd, input: BorrowedFd<'_>, length: u64) -> (u64, Result<(), Errno>) {
+    let mut buffer = vec![0_u8; PART];
+    let mut done = 0_u64;
+    while done < length {
+        let part = buffer
+            .len()
+            .min(usize::try_from(length - done).unwrap_or(PART));
+        let got = match read_some(input, &mut buffer[..part]) {
+            Ok(0) => return (done, Err(Errno::NODATA)),
+            Ok(got) => got,
             Err(errno) => return (done, Err(errno)),
+        };
+        let (written, outcome) = write_all(file.as_fd(), &buffer[..got]);
+        done += written as u64;
+        if outcome.is_err() {
+            return (done, outcome);
         }
     }
     (done, Ok(()))
-}
-
-fn read_some(input: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
-    loop {
-        match rustix::io::read(input, &mut *buffer) {
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => wait_for(input, rustix::event::PollFlags::IN),
-            result => return result,
-        }
-    }
-}
-
-/// The other side may have made the shared pipe non-blocking.
-fn wait_for(pipe: BorrowedFd<'_>, what: rustix::event::PollFlags) {
-    let _interrupted = rustix::event::poll(&mut [rustix::event::PollFd::new(&pipe, what)], None);
-}
-
-/// A file under a hidden name that takes the place of another, or goes away.
-struct Draft<'a> {
-    place: &'a Place,
-    name: String,
-    file: OwnedFd,
-    /// Permissions in the end: writing takes the set-ID bits away.
-    mode: Mode,
-}
-
-impl<'a> Draft<'a> {
-    fn create(place: &'a Place, mode: Option<u32>) -> Result<Self, Errno> {
-        let mut random = [0_u8; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let name = format!(".{:016x}", u64::from_ne_bytes(random));
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let private = Mode::from_raw_mode(0o600);
-        let file = fs::openat(&place.directory, &name, flags | OFlags::NOFOLLOW, private)?;
-        let kept = place.present.map_or(NEW_FILE_MODE, |stat| stat.st_mode);
-        let draft = Self {
-            place,
-            name,
-            file,
-            mode: Mode::from_raw_mode(mode.unwrap_or(kept) & PERMISSIONS),
-        };
-        match draft.own() {
-            Ok(()) => Ok(draft),
-            Err(errno) => {
-                draft.discard();
-                Err(errno)
-            }
-        }
-    }
-
-    /// The owner of the file that it replaces. Somebody who may write a file that is another's keeps
-    /// it from then on: only root can give files away.
-    fn own(&self) -> Result<(), Errno> {
-        let Some(stat) = self.place.present.as_ref() else {
-            return Ok(());
-        };
-        let owner = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-        match fs::fchown(&self.file, Some(owner.0), Some(owner.1)) {
-            Err(Errno::PERM | Errno::INVAL) => Ok(()),
-            result => result,
-        }
-    }
-
-    fn fill_and_place(self, input: BorrowedFd<'_>, length: u64) -> FileReport {
-        let (bytes, outcome) = self.fill(input, length);
-        let outcome = outcome.and_then(|()| {
-            fs::fchmod(&self.file, self.mode)?;
-            let stat = fs::fstat(&self.file)?;
-            let directory = &self.place.directory;
-            fs::renameat(directory, &self.name, directory, self.place.name.as_slice())?;
-            Ok(stat)
-        });
-        match outcome {
-            Ok(stat) => report(None, bytes, &stat),
-            Err(errno) => {
-                self.discard();
-                FileReport {
-                    errno: errno.raw_os_error(),
-                    bytes,
-                    size: 0,
-                    mode: 0,
-                }
-            }
-        }
-    }
-
-    fn fill(&self, input: BorrowedFd<'_>, length: u64) -> (u64, Result<(), Errno>) {
-        let mut buffer = vec![0_u8; PART];
-        let mut done = 0_u64;
-        while done < length {
-            let part = buffer
-                .len()
-                .min(usize::try_from(length - done).unwrap_or(PART));
-            let got = match read_some(input, &mut buffer[..part]) {
-                Ok(0) => return (done, Err(Errno::NODATA)),
-                Ok(got) => got,
-                Err(errno) => return (done, Err(errno)),
-            };
-            let (written, outcome) = write_all(self.file.as_fd(), &buffer[..got]);
-            done += written as u64;
-            if outcome.is_err() {
-                return (done, outcome);
-            }
-        }
-        (done, Ok(()))
-    }
-
-    fn discard(&self) {
-        let _gone = fs::unlinkat(&self.place.directory, &self.name, AtFlags::empty());
-    }
 }

@@ -28,13 +28,16 @@ pub(crate) fn open_regular(path: &[u8]) -> Result<(OwnedFd, Stat), Fault> {
 }
 
 /// The files of /proc/self would be those of the helper that reads them, its memory among them.
-fn refuse_proc(file: impl AsFd, name: &str) -> Result<(), Fault> {
-    let system = fs::fstatfs(file).doing(|| format!("look at {name}"))?;
-    if system.f_type == PROC_SUPER_MAGIC {
+pub(crate) fn refuse_proc(file: impl AsFd, name: &str) -> Result<(), Fault> {
+    if is_proc(file).doing(|| format!("look at {name}"))? {
         let message = format!("{name} belongs to /proc: read it by a program");
         return Err(Fault::with(Errno::ACCESS, message));
     }
     Ok(())
+}
+
+pub(crate) fn is_proc(file: impl AsFd) -> Result<bool, Errno> {
+    Ok(fs::fstatfs(file)?.f_type == PROC_SUPER_MAGIC)
 }
 
 fn irregular(name: &str) -> String {
@@ -91,7 +94,7 @@ pub(crate) fn find_place(path: &[u8], parents: bool) -> Result<Place, Fault> {
     Err(Fault::with(Errno::LOOP, "too many links"))
 }
 
-fn parts(path: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
+pub(crate) fn parts(path: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
     let (parent, name) = match path.iter().rposition(|byte| *byte == b'/') {
         Some(0) => (&b"/"[..], &path[1..]),
         Some(at) => (&path[..at], &path[at + 1..]),
@@ -106,7 +109,7 @@ fn parts(path: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
     Ok((parent, name))
 }
 
-fn joined(parent: &[u8], target: &[u8]) -> Vec<u8> {
+pub(crate) fn joined(parent: &[u8], target: &[u8]) -> Vec<u8> {
     if target.starts_with(b"/") {
         return target.to_vec();
     }
@@ -114,7 +117,7 @@ fn joined(parent: &[u8], target: &[u8]) -> Vec<u8> {
 }
 
 /// Open a directory, and with `make` first make what is missing of it.
-fn open_directory(path: &[u8], make: bool) -> Result<OwnedFd, Fault> {
+pub(crate) fn open_directory(path: &[u8], make: bool) -> Result<OwnedFd, Fault> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     match in_root::open_here(path, flags) {
         Err(Errno::NOENT) if make => {}

@@ -44,6 +44,16 @@ pub(crate) fn open_here(path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     resolve(fs::CWD, path, flags, ResolveFlags::NO_MAGICLINKS)
 }
 
+/// Open `path` below a directory: neither dots nor links lead out of it.
+pub(crate) fn open_beneath(
+    directory: impl AsFd,
+    path: &[u8],
+    flags: OFlags,
+) -> Result<OwnedFd, Errno> {
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    resolve(directory.as_fd(), path, flags, how)
+}
+
 fn resolve(
     root: BorrowedFd<'_>,
     path: &[u8],

@@ -7,6 +7,8 @@
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
+pub use crate::file_plan::{FileCall, FileEvent, FileInfo, FileOp, FileReport};
+
 /// Position of a descriptor in the list that travels with the message.
 pub type FdIndex = u16;
 
@@ -219,51 +221,6 @@ pub struct Exec {
     pub env: Vec<ByteBuf>,
     /// (descriptor, number in the program); 0, 1, 2 that are not listed are /dev/null. All others close.
     pub fds: Vec<(FdIndex, i32)>,
-}
-
-/// A file operation, run with the caller's IDs inside the sandbox.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FileOp {
-    /// Copy a regular file's bytes to a pipe.
-    Read {
-        /// Path in the sandbox, relative to `Chdir`.
-        #[serde(with = "serde_bytes")]
-        path: Vec<u8>,
-        /// First byte.
-        offset: u64,
-        /// At most so many bytes.
-        limit: Option<u64>,
-        /// Write end of a pipe.
-        output: FdIndex,
-    },
-    /// Replace a regular file atomically by what a pipe brings.
-    Write {
-        /// Path in the sandbox, relative to `Chdir`.
-        #[serde(with = "serde_bytes")]
-        path: Vec<u8>,
-        /// Permission bits of a new file; an existing one keeps its own when `None`.
-        mode: Option<u32>,
-        /// Make missing parent directories.
-        parents: bool,
-        /// Exactly so many bytes, else nothing is replaced.
-        length: u64,
-        /// Read end of a pipe.
-        input: FdIndex,
-    },
-}
-
-/// What a file operation did, msgpack in `ended.report`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileReport {
-    /// 0, or the errno.
-    pub errno: i32,
-    /// Bytes copied.
-    pub bytes: u64,
-    /// Size of the file.
-    pub size: u64,
-    /// Permission bits.
-    pub mode: u32,
 }
 
 /// Where a plan failed.

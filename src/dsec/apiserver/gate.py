@@ -57,7 +57,7 @@ class Gate:
             await self._own.answer(found, None, receive, send)
             return
         grant = self._authenticate(header(scope, b"authorization"))
-        if found is None or found.route.path == "/v1/ws":
+        if found is None or found.route.upgrades:
             raise NotFound(f"no route is {scope['method']} {scope['path'][:200]}", remedy="GET /v1/openapi.json")
         if found.route.where == "own":
             await self._own.answer(found, grant, receive, send)
@@ -87,6 +87,11 @@ class Gate:
     def admit(self, path: str, headers: dict[bytes, bytes]) -> Admitted:
         """Decide about a WebSocket's upgrade; raises Denied or NotFound."""
         grant = self._authenticate(headers.get(b"authorization"))
+        if headers.get(b"upgrade", b"").lower() == b"dsec-transfer":
+            found = match("GET", path)
+            if found is None or not found.route.upgrades:
+                raise NotFound(f"no transfer is at {path[:200]}")
+            return Admitted(self.edges.of_sandbox(found.sandbox), grant.principal, grant.token_id)
         if path != "/v1/ws":
             raise NotFound(f"no WebSocket is at {path[:200]}")
         return Admitted(self.edges.any, grant.principal, grant.token_id, grant.expires_at)

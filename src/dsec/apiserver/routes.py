@@ -25,6 +25,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     query: tuple[str, ...] = ()
     streams: bool = False
     """The body, or the answer, may be of any length."""
+    upgrades: bool = False
+    """Answered only as an upgrade to another protocol."""
     public: bool = False
     """Answered without a token."""
 
@@ -54,8 +56,11 @@ ROUTES: tuple[Route, ...] = (
         method="POST", path="/v1/tokens", summary="Make a token", where="own",
         request=types.TokenRequest, answer=types.TokenCreated,
     ),
-    Route(method="DELETE", path="/v1/tokens/{token_id}", summary="Revoke a token", where="own", answer=dict[str,
-    Any]), Route(method="GET", path="/v1/ws", summary="The WebSocket (docs/protocols.md)", streams=True),
+    Route(
+        method="DELETE", path="/v1/tokens/{token_id}", summary="Revoke a token", where="own",
+        answer=dict[str, Any],
+    ),
+    Route(method="GET", path="/v1/ws", summary="The WebSocket (docs/protocols.md)", streams=True, upgrades=True),
     Route(
         method="GET", path="/v1/usage", summary="What sandboxes used, by label:NAME, job, principal or image",
         answer=types.UsageGroup, wrapped="groups", query=("by", "since"),
@@ -118,6 +123,16 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="POST", path=_SANDBOX + "/endpoints/{name}/close", summary="Close an endpoint; cuts its connections",
+        answer=dict[str, Any],
+    ),
+    Route(
+        method="GET", path=_SANDBOX + "/transfer", summary="Archives in and out (docs/protocols.md)", streams=True,
+        upgrades=True, query=(
+            "direction", "transfer_id", "resume", "offset", "path", "user", "parents", "owners", "follow", "name",
+        ),
+    ),
+    Route(
+        method="DELETE", path=_SANDBOX + "/transfers/{transfer_id}", summary="Cancel a transfer, confirmed",
         answer=dict[str, Any],
     ),
     Route(

@@ -10,7 +10,7 @@ import uvicorn
 
 from dsec.apiserver.gate import Gate
 from dsec.apiserver.ports import MAX_HEAD, SortedHttp
-from dsec.apiserver.splice import splice_class
+from dsec.apiserver.splice import UPGRADES, splice_class
 from dsec.errors import InvalidArgument
 
 __all__ = ["inherited_socket", "listen", "make_server"]
@@ -22,6 +22,9 @@ class _LimitedHttp(SortedHttp):
     """The protocol with a limit: uvicorn's by itself takes headers of any length."""
 
     _head = 0
+
+    def _should_upgrade(self) -> bool:
+        return self._get_upgrade() in UPGRADES and self._should_upgrade_to_ws()
 
     def on_message_begin(self) -> None:
         self._head = 0

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from uvicorn.config import Config
     from uvicorn.server import ServerState
 
-__all__ = ["Admitted", "Splice", "splice_class"]
+__all__ = ["UPGRADES", "Admitted", "Splice", "splice_class"]
 
+UPGRADES = (b"websocket", b"dsec-transfer")
+"""Protocols that a connection may become; of both, only the upgrade itself is read here."""
 _PASSED_ON = (b"sec-websocket-key", b"sec-websocket-version", b"dsec-job")
 
 
@@ -149,7 +151,11 @@ class Splice(asyncio.Protocol):
         if rest:
             self._early.append(rest)
         asked = [b"GET %s HTTP/1.1" % target.encode("latin-1"), b"host: edge", b"connection: Upgrade"]
-        asked += [b"upgrade: websocket", b"dsec-principal: " + self._admitted.principal.encode()]
+        upgrade = headers.get(b"upgrade", b"").lower()
+        asked += [
+            b"upgrade: " + (upgrade if upgrade in UPGRADES else UPGRADES[0]),
+            b"dsec-principal: " + self._admitted.principal.encode(),
+        ]
         asked += [name + b": " + headers[name] for name in _PASSED_ON if name in headers]
         task = asyncio.get_running_loop().create_task(self._join(b"\r\n".join(asked) + b"\r\n\r\n", self._admitted))
         self._tasks.add(task)

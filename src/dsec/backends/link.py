@@ -206,11 +206,20 @@ class RuntimeLink:
 
     async def dial(self, on_frame: Callable[[bytes], None], on_lost: Callable[[], None]) -> FrameConnection:
         """A connection of one's own; raises NodeError when the runtime does not answer."""
+        made: list[FrameConnection] = []
+
+        def protocol() -> FrameConnection:
+            made.append(FrameConnection(on_frame, on_lost))
+            return made[0]
+
+        await self.dial_raw(protocol)
+        return made[0]
+
+    async def dial_raw(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+        """A connection whose bytes are the caller's own affair; raises NodeError when the runtime does not answer."""
         loop = asyncio.get_running_loop()
         try:
-            _, connection = await loop.create_unix_connection(
-                lambda: FrameConnection(on_frame, on_lost), self._socket
-            )
+            transport, _ = await loop.create_unix_connection(protocol, self._socket)
         except OSError as error:
             raise NodeError(
                 f"the node's runtime does not answer: {error.strerror or error}",
@@ -218,7 +227,7 @@ class RuntimeLink:
                 retry_after_s=0.5,
                 remedy="`dsec status` shows its parts, `dsec up` repairs a half-dead node",
             ) from None
-        return connection
+        return transport
 
     def _lost(self) -> None:
         if self._connection is not None:

@@ -7,7 +7,22 @@ import signal
 
 import typer
 
-from dsec.cli.commands import doctor, ending, exec, image, job, layer, listing, logs, node, port, run, token, usage
+from dsec.cli.commands import (
+    cp,
+    doctor,
+    ending,
+    exec,
+    image,
+    job,
+    layer,
+    listing,
+    logs,
+    node,
+    port,
+    run,
+    token,
+    usage,
+)
 from dsec.cli.demo import demo
 from dsec.cli.session import command
 
@@ -20,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _noun in (run, exec, listing, ending, logs, job, port, image, layer, token, usage, node, doctor):
+for _noun in (run, exec, cp, listing, ending, logs, job, port, image, layer, token, usage, node, doctor):
     _noun.add(app)
 command(app, "demo")(demo)
 

@@ -16,6 +16,7 @@ from yarl import URL
 from dsec.api import frames
 from dsec.api.http1 import Answer, Connection
 from dsec.api.http_pool import Exchange, HttpPool
+from dsec.client.bulk import BulkAddress
 from dsec.client.discovery import Address
 from dsec.client.waiting import Patience
 from dsec.client.wire import Wire
@@ -30,6 +31,7 @@ _IDLE_S = 30.0
 _JSON = {"content-type": "application/json"}
 _PATIENCE_S = 30.0
 _HEARTBEAT_S = 30.0
+_MOST_TRANSFERS = 16
 _OTHER_ADDRESS_S = 0.25
 """After this, a host's next address is tried beside the first (RFC 8305)."""
 Query = Mapping[str, str | bytes] | list[tuple[str, str]]
@@ -54,6 +56,8 @@ class Link:
     def __init__(self, address: Address, max_creates: int) -> None:
         self.address = address
         self.creates = asyncio.Semaphore(max_creates)
+        self.transfers = asyncio.Semaphore(_MOST_TRANSFERS)
+        """Each is a thread and a connection."""
         parts = urlsplit(address.url)
         self._host, self._port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         self._tls = parts.scheme == "https"
@@ -142,6 +146,13 @@ class Link:
                 return await self.ask(method, path, kind, query=query, body=body)
             except NodeError as error:
                 await patience.before_retry(error)
+
+    def bulk_address(self, sandbox_id: str) -> BulkAddress:
+        """Where a transfer connects to."""
+        known = self.address
+        return BulkAddress(
+            self._host, self._port, self._tls, self._before, known.token, dict(known.headers), sandbox_id
+        )  # fmt: skip
 
     # WebSocket
 

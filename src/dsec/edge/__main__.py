@@ -17,7 +17,6 @@ import uvloop
 
 from dsec.edge import faults
 from dsec.edge.app import Edge
-from dsec.edge.peers import TrustedPeers
 from dsec.images import Images, ImagesConfig, Tools
 from dsec.node.config import NodeConfig, load_config
 
@@ -60,7 +59,7 @@ async def serve(config: NodeConfig, listener: socket.socket) -> NoReturn:
     server = uvicorn.Server(
         uvicorn.Config(
             edge.app,
-            http=TrustedPeers,
+            http=edge.peers(),
             ws="websockets-sansio",
             ws_max_size=512 * 1024,
             ws_per_message_deflate=False,

@@ -30,12 +30,14 @@ from dsec.edge.keeper_tools import KeeperTools
 from dsec.edge.kept import KeptDisks
 from dsec.edge.node_routes import node_routes
 from dsec.edge.pausing import Pausing
+from dsec.edge.peers import TrustedPeers
 from dsec.edge.port_routes import port_routes
 from dsec.edge.ports import Ports
 from dsec.edge.recovery import Recovery
 from dsec.edge.relay import Relay
 from dsec.edge.router import application
 from dsec.edge.sandbox_routes import sandbox_routes
+from dsec.edge.transfers import Transfer, peers_of
 from dsec.edge.usage_routes import usage_routes
 from dsec.edge.web import answered
 from dsec.errors import Conflict, DSecError, NodeError, NotFound, ProtocolError, Unsupported
@@ -92,6 +94,8 @@ class Edge:
         self._watch: asyncio.Task[None] | None = None
         self.relays: dict[Relay, Claim | None] = {}
         """WebSockets that are open, and in the name of which job's holder."""
+        self.transfers: dict[Transfer, Claim | None] = {}
+        """Transfers' connections, likewise."""
         self.recovered = False
         """Whether records and runtime agreed once since the start."""
         self.app = self._application()
@@ -257,9 +261,19 @@ class Edge:
             del self.relays[relay]
 
     def _cut(self, job: JobRecord) -> None:
-        for relay, claim in self.relays.items():
-            if claim is not None and claim.job == job.name and (claim.fence < job.fence or job.ended_at is not None):
-                relay.cut()
+        def older(claim: Claim | None) -> bool:
+            if claim is None or claim.job != job.name:
+                return False
+            return claim.fence < job.fence or job.ended_at is not None
+
+        for relay in [relay for relay, claim in self.relays.items() if older(claim)]:
+            relay.cut()
+        for transfer in [transfer for transfer, claim in self.transfers.items() if older(claim)]:
+            transfer.close()
+
+    def peers(self) -> type[TrustedPeers]:
+        """The HTTP protocol class of its server."""
+        return peers_of(self.core, self.jobs.check, self.transfers)
 
     def _other(self, event: JobLost | DiskRemoved) -> None:
         if isinstance(event, JobLost):

@@ -10,11 +10,13 @@ from starlette.responses import Response, StreamingResponse
 
 from dsec.api import frames
 from dsec.api.frames import STDIN, STDOUT, Kind
+from dsec.api.ids import check_exec_id
 from dsec.api.types import FileWritten
 from dsec.backends.link import RuntimeLink, Stream
 from dsec.backends.wire import FileReport, answer
 from dsec.edge.core import Core
 from dsec.edge.faults import fault
+from dsec.edge.file_streams import check_path, file_place
 from dsec.edge.record import SandboxRecord
 from dsec.edge.router import Route
 from dsec.edge.web import answered, json_answer, query_of
@@ -23,7 +25,6 @@ from dsec.errors import InvalidArgument
 __all__ = ["file_routes"]
 
 _WINDOW = 1 << 20
-_MOST_PATH = 4096
 
 
 class _Files:
@@ -72,6 +73,15 @@ class _Files:
         fault("edge.write.reported")
         shown = params["path"].decode(errors="backslashreplace")
         return json_answer(FileWritten(path=shown, bytes=report.bytes, mode=report.mode))
+
+    async def cancel(self, request: Request) -> Response:
+        """Returns when nothing is left of the transfer; one that is unknown, or whose sandbox is, is over."""
+        record = self._core.find(request.path_params["id"])
+        transfer_id = request.path_params["transfer_id"]
+        check_exec_id(transfer_id)
+        if record.is_live:
+            await self._core.link.call("transfer.cancel", {"sandbox_id": record.id, "transfer_id": transfer_id})
+        return json_answer({})
 
 
 async def _opened(link: RuntimeLink, method: str, params: dict[str, Any]) -> Stream:
@@ -142,14 +152,8 @@ async def _send_body(stream: Stream, request: Request, length: int) -> FileRepor
 
 def _place(record: SandboxRecord, query: dict[str, list[str]]) -> dict[str, Any]:
     path = query.get("path", [""])[0].encode(errors="surrogateescape")
-    if not path or b"\0" in path or len(path) > _MOST_PATH:
-        raise InvalidArgument("path is missing, too long or contains a NUL byte")
-    return {
-        "sandbox_id": record.id,
-        "path": path,
-        "user": query.get("user", [record.user])[0],
-        "cwd": record.workdir.encode(errors="surrogateescape"),
-    }
+    check_path(path)
+    return {"path": path} | file_place(record, query.get("user", [None])[0])
 
 
 def _number(query: dict[str, list[str]], name: str, default: int | None) -> int | None:
@@ -182,4 +186,5 @@ def file_routes(core: Core) -> list[Route]:
     return [
         Route("GET", path, answered(own.read)),
         Route("PUT", path, answered(own.write)),
+        Route("DELETE", "/v1/sandboxes/{id}/transfers/{transfer_id}", answered(own.cancel)),
     ]

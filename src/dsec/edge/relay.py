@@ -18,6 +18,7 @@ from dsec.backends.link import FrameConnection
 from dsec.edge.core import Core
 from dsec.edge.execs import Execs
 from dsec.edge.faults import fault
+from dsec.edge.file_streams import FileOpening, open_file_stream
 from dsec.edge.opening import Opening
 from dsec.edge.record import SandboxRecord
 from dsec.edge.telling import Told, tell_events, tell_logs
@@ -49,7 +50,7 @@ class Relay:
         self._execs = execs
         self._receive = receive
         self._send = send
-        self._openings: dict[int, Opening] = {}
+        self._openings: dict[int, Opening | FileOpening] = {}
         self._told: dict[int, Told] = {}
         self._begun: dict[int, bytes] = {}
         self._held: set[asyncio.Task[None]] = set()
@@ -154,19 +155,26 @@ class Relay:
             self._forward(stream, self._execs.open_session(params))
         elif method in ("session.run", "session.cancel", "session.close"):
             self._forward(stream, self._execs.sessions.open(method, params))
+        elif method.startswith("file."):
+            self._forward(stream, open_file_stream(self._core, method, params))
         elif method in ("logs", "events"):
             tell = tell_logs if method == "logs" else tell_events
             self._begin_told(stream, tell(self._core, params))
         else:
             raise Unsupported(f"this server has no method {method[:80]!r}")
 
-    def _forward(self, stream: int, opening: Opening) -> None:
+    def _forward(self, stream: int, opening: Opening | FileOpening) -> None:
         assert self._runtime is not None
         frame = frames.open_frame(stream, opening.method, opening.params)
         if len(frame) > frames.MAX_FRAME_BYTES:
             error = _too_long(len(frame))
-            self._execs.refused(opening, error.to_wire())
+            if isinstance(opening, Opening):
+                self._execs.refused(opening, error.to_wire())
             raise error
+        if isinstance(opening, FileOpening):
+            self._runtime.send(frame)
+            self._openings[stream] = opening
+            return
         fault("edge.exec.intended")
         self._runtime.send(frame)
         fault("edge.exec.forwarded")
@@ -211,7 +219,9 @@ class Relay:
             self._paused = True
             self._runtime.pause_reading()
 
-    def _no_longer_starting(self, opening: Opening) -> None:
+    def _no_longer_starting(self, opening: Opening | FileOpening) -> None:
+        if isinstance(opening, FileOpening):
+            return
         starting = self._core.starting
         starting[opening.exec_id] -= 1
         if not starting[opening.exec_id]:
@@ -229,8 +239,12 @@ class Relay:
         if frame is not None:
             self._put(frame)
 
-    def _over(self, frame: bytes, stream: int, kind: int, opening: Opening) -> None:
+    def _over(self, frame: bytes, stream: int, kind: int, opening: Opening | FileOpening) -> None:
         """Commit the outcome before anybody is told; a recorded one is told in place of the runtime's."""
+        if isinstance(opening, FileOpening):
+            if kind == Kind.END or not self._held_back(frame, opening.sandbox_id):
+                self._put(frame)
+            return
         outcome = opening.outcome
         if outcome is not None:
             if outcome.end is not None:
@@ -246,13 +260,19 @@ class Relay:
             fault("edge.exec.committed")
         else:
             self._execs.refused(opening, content)
-            record = self._core.live.get(opening.sandbox_id)
-            if record is not None and content.get("code") == SandboxGone.code and self._tasks is not None:
-                task = self._tasks.create_task(self._put_after_end(frame, record))
-                self._held.add(task)
-                task.add_done_callback(self._held.discard)
+            if self._held_back(frame, opening.sandbox_id):
                 return
         self._put(frame)
+
+    def _held_back(self, frame: bytes, sandbox_id: str) -> bool:
+        """Whether the frame tells of a sandbox's end, which is then told when it is recorded."""
+        record = self._core.live.get(sandbox_id)
+        if record is None or frames.decode(frame)[2].get("code") != SandboxGone.code or self._tasks is None:
+            return False
+        task = self._tasks.create_task(self._put_after_end(frame, record))
+        self._held.add(task)
+        task.add_done_callback(self._held.discard)
+        return True
 
     async def _put_after_end(self, frame: bytes, record: SandboxRecord) -> None:
         """Whoever is told that a sandbox has ended finds it so, although the runtime's event comes a moment later."""

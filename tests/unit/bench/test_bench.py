@@ -126,10 +126,10 @@ def test_a_scenario_that_fails_leaves_nothing() -> None:
 
 
 def test_docker_never_gets_more_than_dsec() -> None:
-    """The comparison is the same scenarios, shorter; phases are dsec's own."""
+    """The comparison is the same scenarios, shorter; phases and files are dsec's own."""
     plan = Plan.full(frozenset(SCENARIOS))
     other = plan.for_docker()
-    assert other.only == plan.only - {"phases"}
+    assert other.only == plan.only - {"phases", "files"}
     assert other.burst == plan.burst
     assert other.serial <= plan.serial
     assert other.idle <= plan.idle
@@ -203,3 +203,10 @@ def test_a_saved_record_gives_the_same_tables(tmp_path: Path) -> None:
     )
     assert "| burst: all created, first exec of each done | 0.35 s for 100 (median of 1) | – | – |" in text
     assert "| create | 4.00 | 4.00 |" in text
+
+
+def test_files_have_a_row() -> None:
+    """Uploads and downloads are told as MB/s of the median round."""
+    record = Record("bench", {"processor": "p", "cpus": 2, "memory_gib": 1, "kernel": "k"}, "c", 0.0)
+    record.add("dsec", "files", mib=1000, upload_s=[2.0, 1.0, 9.0], download_s=[4.0, 4.0, 4.0])
+    assert "| 524 / 262 MB/s (1000 MiB, median of 3) |" in markdown(record)

@@ -83,7 +83,6 @@ WAITING: list[tuple[str, Callable[[], object]]] = [
     ("Sandbox.attach", lambda: _SANDBOX.attach("x")),
     ("Sandbox.events", lambda: _SANDBOX.events()),
     ("Sandbox.fork", lambda: _SANDBOX.fork(2)),
-    ("files.watch", lambda: _SANDBOX.files.watch("/")),
 ]
 
 
@@ -108,14 +107,6 @@ async def test_what_waits_and_is_awaited_is_refused_by_name() -> None:
         "set_network": _SANDBOX.set_network("open"),
         "snapshot": _SANDBOX.snapshot(),
         "pack_diff": _SANDBOX.pack_diff("workspace/a:1"),
-        "files.stat": _SANDBOX.files.stat("/"),
-        "files.list": _SANDBOX.files.list("/"),
-        "files.mkdir": _SANDBOX.files.mkdir("/"),
-        "files.move": _SANDBOX.files.move("/", "/"),
-        "files.remove": _SANDBOX.files.remove("/"),
-        "files.exists": _SANDBOX.files.exists("/"),
-        "files.upload": _SANDBOX.files.upload("/", "/"),
-        "files.download": _SANDBOX.files.download("/", "/"),
     }
     for name, call in calls.items():
         with pytest.raises(dsec.Unsupported) as raised:

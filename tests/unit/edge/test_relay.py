@@ -107,7 +107,16 @@ async def test_closing_a_stream_ends_nothing(world: World) -> None:
 async def test_only_four_methods_are_open_to_clients(world: World) -> None:
     """The runtime's own methods cannot be reached through the socket."""
     async with world.edge() as (_, api), api.socket() as socket:
-        for method in ("sandbox.create", "exec.start", "exec.kill", "shutdown", "tool.run", "nonsense"):
+        for method in (
+            "sandbox.create",
+            "exec.start",
+            "exec.kill",
+            "shutdown",
+            "tool.run",
+            "file.read",
+            "transfer.upload",
+            "nonsense",
+        ):
             stream = await socket.open(method)
             error = await failing(socket.result(stream))
             assert isinstance(error, Unsupported)

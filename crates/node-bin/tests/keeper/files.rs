@@ -53,7 +53,8 @@ fn reads_files() {
             errno: 0,
             bytes: 1_000_000,
             size: 1_000_000,
-            mode: 0o644
+            mode: 0o644,
+            ..FileReport::default()
         }
     );
     let part = read_file(&mut runtime, read("/etc/big", 999_995, Some(3)), 0).expect("read");
@@ -139,7 +140,8 @@ fn writes_new_files() {
             errno: 0,
             bytes: 5,
             size: 5,
-            mode: 0o750
+            mode: 0o750,
+            ..FileReport::default()
         }
     );
     write_file(&mut runtime, write("/etc/link", None, false, 4), "link", 0).expect("written");

@@ -129,6 +129,7 @@ impl<'a> Reader<'a> {
                 offset,
                 bytes,
             } => self.feed(offset, bytes).await,
+            Input::Close => Ok(()), // the input ends with it
             Input::Until { channel, .. } | Input::Data { channel, .. } => Err(WireError::new(
                 "protocol_error",
                 format!("channel {channel} is not for that"),

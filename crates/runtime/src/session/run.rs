@@ -125,6 +125,7 @@ async fn script(asked: &SessionRun, stream: &mut Stream) -> Option<WireResult<Ve
                 script.extend(bytes);
                 stream.out.until(0, script.len() as u64 + CREDIT).await;
             }
+            Input::Close => return None,
             Input::Until { .. } => {}
             Input::Data { .. } => {
                 let text = format!("the script continues at {}", script.len());

@@ -1,13 +1,12 @@
-//! File operations: each in a child of its own inside the sandbox, with the caller's IDs, killable.
+//! One file operation under way: a child inside the sandbox, its pipe, its end.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use dsec_proto::error::{WireError, WireResult};
-use dsec_proto::frame::{self, DEFAULT_CREDIT, MAX_DATA};
+use dsec_proto::frame::MAX_DATA;
 use dsec_proto::keeper::{Call, Ended};
-use dsec_proto::runtime::{FileRead, FileReport, FileWrite};
 use dsec_session::plan::{self, FdIndex, FileOp};
 use tokio::io::unix::AsyncFd;
 use tokio::io::Interest;
@@ -31,104 +30,24 @@ use crate::tag::{sandbox_object, Tag};
 const CREDIT: u64 = 1 << 20;
 /// How long an operation that nobody waits for may take to put things away.
 pub const LEAVE: Duration = Duration::from_secs(2);
-/// Largest file that can be written: beyond it the disk limit would be in the way anyway.
-const MAX_LENGTH: u64 = 1 << 44;
 
-/// `file.read`.
-pub async fn read(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
-    let begun = async {
-        let asked: FileRead = frame::params(params)?;
-        let operation = |output| FileOp::Read {
-            path: asked.path.to_vec(),
-            offset: asked.offset,
-            limit: asked.limit,
-            output,
-        };
-        let who = Who {
-            sandbox_id: &asked.sandbox_id,
-            path: &asked.path,
-            user: &asked.user,
-            cwd: asked.cwd.as_ref().map(|path| path.as_slice()),
-        };
-        let running = Running::begin(node, who, Side::Reads, operation).await?;
-        Ok((
-            running,
-            asked
-                .credit
-                .get(&1)
-                .copied()
-                .unwrap_or(asked.offset.saturating_add(DEFAULT_CREDIT)),
-            asked,
-        ))
-    };
-    let result = match begun.await {
-        Ok((running, until, asked)) => {
-            let left = running.send(stream, asked.offset, until).await;
-            if left.is_none() {
-                running.abandon().await;
-                return;
-            }
-            running.finish(&asked.path).await
-        }
-        Err(error) => Err(error),
-    };
-    stream.out.finish(result).await;
-}
-
-/// `file.write`.
-pub async fn write(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
-    let begun = async {
-        let asked: FileWrite = frame::params(params)?;
-        if asked.length > MAX_LENGTH || asked.mode.is_some_and(|mode| mode > 0o7777) {
-            return Err(
-                WireError::invalid("length or mode is out of range").with("field", "length")
-            );
-        }
-        let operation = |input| FileOp::Write {
-            path: asked.path.to_vec(),
-            mode: asked.mode,
-            parents: asked.parents,
-            length: asked.length,
-            input,
-        };
-        let who = Who {
-            sandbox_id: &asked.sandbox_id,
-            path: &asked.path,
-            user: &asked.user,
-            cwd: asked.cwd.as_ref().map(|path| path.as_slice()),
-        };
-        Ok((
-            Running::begin(node, who, Side::Writes, operation).await?,
-            asked,
-        ))
-    };
-    let result = match begun.await {
-        Ok((mut running, asked)) => match running.receive(stream, asked.length).await {
-            Some(Ok(())) => {
-                fault!("runtime.write.received");
-                running.finish(&asked.path).await
-            }
-            Some(Err(error)) => {
-                running.abandon().await;
-                Err(error)
-            }
-            None => return running.abandon().await,
-        },
-        Err(error) => Err(error),
-    };
-    stream.out.finish(result).await;
-}
-
-struct Who<'a> {
-    sandbox_id: &'a str,
-    path: &'a [u8],
-    user: &'a str,
-    cwd: Option<&'a [u8]>,
+/// In whose name, and on what.
+pub struct Who<'a> {
+    /// The sandbox.
+    pub sandbox_id: &'a str,
+    /// The path that errors name.
+    pub path: &'a [u8],
+    /// As in `ExecSpec`.
+    pub user: &'a str,
+    /// Absolute; `None` is /.
+    pub cwd: Option<&'a [u8]>,
 }
 
 /// What the child does with its end of the pipe.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+pub enum Side {
+    /// It has none: its report says all.
+    Neither,
     /// It reads the file and writes to the pipe.
     Reads,
     /// It reads from the pipe and writes the file.
@@ -136,19 +55,23 @@ enum Side {
 }
 
 /// A file operation under way.
-struct Running {
+pub struct Running {
     node: Rc<Node>,
-    sandbox: Rc<Sandbox>,
+    /// Where.
+    pub sandbox: Rc<Sandbox>,
+    path: Vec<u8>,
     object_id: String,
     index: u16,
     leaf: Leaf,
-    pipe: Option<AsyncFd<OwnedFd>>,
+    /// Our end, while it is open.
+    pub pipe: Option<AsyncFd<OwnedFd>>,
     ended: oneshot::Receiver<Ended>,
     _open: crate::sandbox::OpenStream,
 }
 
 impl Running {
-    async fn begin(
+    /// Starts it; its file has been opened and checked when this returns.
+    pub async fn begin(
         node: &Rc<Node>,
         who: Who<'_>,
         side: Side,
@@ -162,22 +85,17 @@ impl Running {
         node.has_descriptors(4)?;
         pause::go_on(node, &sandbox, "file")?;
         let broken = |error: std::io::Error| WireError::node("file", error.to_string());
-        let (reader, writer) = sys::pipe(0).map_err(broken)?;
-        let (ours, theirs, interest) = match side {
-            Side::Reads => (reader, writer, Interest::READABLE),
-            Side::Writes => (writer, reader, Interest::WRITABLE),
-        };
-        sys::nonblocking(&ours).map_err(broken)?;
+        let (pipe, theirs) = piped(side).map_err(broken)?;
         let (index, leaf) = sandbox.take_leaf().map_err(broken)?;
         let number = node.next_file.replace(node.next_file.get() + 1);
         let object_id = format!("file/{}/{}-{number}", sandbox.id, sys::boottime());
         let (told, ended) = oneshot::channel();
         node.files.borrow_mut().insert(object_id.clone(), told);
-        let pipe = Some(poll::watch(ours, interest).map_err(broken)?);
         let running = Self {
             node: Rc::clone(node),
             _open: sandbox.stream(),
             sandbox,
+            path: who.path.to_vec(),
             object_id,
             index,
             leaf,
@@ -200,7 +118,7 @@ impl Running {
     async fn spawn(
         &self,
         who: &Who<'_>,
-        theirs: OwnedFd,
+        theirs: Option<OwnedFd>,
         operation: impl FnOnce(FdIndex) -> FileOp,
     ) -> WireResult<()> {
         let mut parcel = Parcel::default();
@@ -214,7 +132,7 @@ impl Running {
             create_cwd: false,
             owned: Vec::new(),
         };
-        let operation = operation(parcel.give(theirs));
+        let operation = operation(theirs.map_or(0, |theirs| parcel.give(theirs)));
         let tag = Tag::File {
             sandbox_id: self.sandbox.id.clone(),
             leaf: self.index,
@@ -234,13 +152,13 @@ impl Running {
         };
         let spawned = self.node.keeper.call(call, parcel.numbers()).await;
         spawned.map(drop).map_err(|refusal| match &refusal.failure {
-            Some(failure) if failure.step == "file" => file_error(failure.errno, who.path),
+            Some(failure) if failure.step == "file" => file_error(failure.errno, who.path, None),
             _ => errors_of(&refusal),
         })
     }
 
     /// Sends what the child reads, within the credit. `None`: the client has left.
-    async fn send(&self, stream: &mut Stream, first: u64, mut until: u64) -> Option<()> {
+    pub async fn send(&self, stream: &mut Stream, first: u64, mut until: u64) -> Option<()> {
         let pipe = self.pipe.as_ref()?;
         let mut at = first;
         let mut buffer = vec![0; MAX_DATA];
@@ -269,7 +187,7 @@ impl Running {
     }
 
     /// Passes what the client sends to the child, until all is sent or the child has ended. `None`: the client has left.
-    async fn receive(&mut self, stream: &mut Stream, length: u64) -> Option<WireResult<()>> {
+    pub async fn receive(&mut self, stream: &mut Stream, length: u64) -> Option<WireResult<()>> {
         let mut at = 0;
         let mut granted = 0;
         while at < length {
@@ -303,7 +221,30 @@ impl Running {
         Some(Ok(()))
     }
 
-    async fn pass(&self, bytes: &[u8]) -> bool {
+    /// More room in the pipe, so that two processes wait for each other less often. Without it all works too.
+    pub fn widen(&self, bytes: i32) {
+        if let Some(pipe) = &self.pipe {
+            // SAFETY: numbers only.
+            unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) };
+        }
+    }
+
+    /// At most `most` bytes that the child has written; `None` when it writes no more.
+    pub async fn read(&self, most: usize) -> Option<Vec<u8>> {
+        let pipe = self.pipe.as_ref()?;
+        let mut buffer = vec![0; most];
+        let read = |pipe: &OwnedFd| read_now(pipe.as_raw_fd(), &mut buffer);
+        match pipe.async_io(Interest::READABLE, read).await {
+            Ok(0) | Err(_) => None,
+            Ok(count) => {
+                buffer.truncate(count);
+                Some(buffer)
+            }
+        }
+    }
+
+    /// Give the child all of it; false when it reads no more.
+    pub async fn pass(&self, bytes: &[u8]) -> bool {
         let Some(pipe) = &self.pipe else { return false };
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -318,11 +259,12 @@ impl Running {
         true
     }
 
-    /// Waits for the report.
-    async fn finish(mut self, path: &[u8]) -> WireResult<FileReport> {
+    /// Waits for the report; a failure of the operation is an error of the caller's.
+    pub async fn finish(mut self) -> WireResult<plan::FileReport> {
         let ended = (&mut self.ended).await;
         fault!("runtime.write.reported");
         let sandbox = Rc::clone(&self.sandbox);
+        let path = std::mem::take(&mut self.path);
         self.release().await;
         let report = ended.ok().and_then(|end| end.report);
         let Some(report) =
@@ -334,18 +276,15 @@ impl Running {
                 |cause| WireError::gone(&sandbox.id, &cause),
             ));
         };
-        match report.errno {
-            0 => Ok(FileReport {
-                bytes: report.bytes,
-                size: report.size,
-                mode: report.mode,
-            }),
-            errno => Err(file_error(errno, path).about(&sandbox.id)),
+        if report.errno == 0 {
+            return Ok(report);
         }
+        let path = report.path.as_ref().map_or(path.as_slice(), |path| path);
+        Err(file_error(report.errno, path, report.message.as_deref()).about(&sandbox.id))
     }
 
     /// Nobody waits for it any more: without its pipe it puts away what it had begun and ends, or it is killed.
-    async fn abandon(mut self) {
+    pub async fn abandon(mut self) {
         self.pipe = None;
         if timeout(LEAVE, &mut self.ended).await.is_err() {
             let _ = self.leaf.kill();
@@ -367,9 +306,10 @@ impl Running {
     }
 }
 
-fn file_error(errno: i32, path: &[u8]) -> WireError {
+fn file_error(errno: i32, path: &[u8], message: Option<&str>) -> WireError {
     let code = match errno {
         libc::ENOENT => "file_missing",
+        libc::EEXIST => "file_exists",
         libc::EISDIR => "file_is_directory",
         libc::ENOTDIR => "file_not_directory",
         libc::EACCES | libc::EPERM => "file_denied",
@@ -378,7 +318,8 @@ fn file_error(errno: i32, path: &[u8]) -> WireError {
     let path = String::from_utf8_lossy(path);
     let said = std::io::Error::from_raw_os_error(errno).to_string();
     let said = said.split(" (os error").next().unwrap_or_default();
-    WireError::new(code, format!("{said}: {path:?}"))
+    let more = message.map_or_else(String::new, |more| format!(" ({more})"));
+    WireError::new(code, format!("{said}: {path:?}{more}"))
         .with("errno", errno)
         .with("path", path.into_owned())
 }
@@ -393,4 +334,20 @@ fn write_now(pipe: i32, bytes: &[u8]) -> std::io::Result<usize> {
     // SAFETY: a valid buffer and its length.
     let count = unsafe { libc::write(pipe, bytes.as_ptr().cast(), bytes.len()) };
     Ok(sys::check(count as libc::c_long)? as usize)
+}
+
+type Ends = (Option<AsyncFd<OwnedFd>>, Option<OwnedFd>);
+
+/// Our end of a pipe, not blocking, and the child's.
+fn piped(side: Side) -> std::io::Result<Ends> {
+    if side == Side::Neither {
+        return Ok((None, None));
+    }
+    let (reader, writer) = sys::pipe(0)?;
+    let (ours, theirs, interest) = match side {
+        Side::Writes => (writer, reader, Interest::WRITABLE),
+        _ => (reader, writer, Interest::READABLE),
+    };
+    sys::nonblocking(&ours)?;
+    Ok((Some(poll::watch(ours, interest)?), Some(theirs)))
 }
