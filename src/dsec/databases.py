@@ -40,10 +40,13 @@ def format_of(path: Path) -> int | None:
     return int.from_bytes(header[_AT], "big") or 1
 
 
-def check_format(path: Path) -> None:
-    """Raise Unsupported (phase ``machine``) when this program does not know the file's format."""
+def check_format(path: Path, *, name: str | None = None) -> None:
+    """Raise Unsupported (phase ``machine``) when this program does not know the file's format.
+
+    ``name``: which database it is, where the file is called otherwise.
+    """
     found = format_of(path)
-    if found is not None and found != FORMATS[path.name]:
+    if found is not None and found != FORMATS[name or path.name]:
         raise _other(path.name, f"has format {found}", path)
 
 

@@ -265,7 +265,7 @@ class Catalogue:
 
     def adopt(self, other: Path) -> None:
         """Copy what another node's catalogue knows and this one does not; its layers must be in the shared store."""
-        check_format(other)
+        check_format(other, name="catalogue.db")
         with self._lock:
             self._db.execute("ATTACH DATABASE ? AS other", (f"file:{quote(str(other))}?mode=ro",))
             try:
