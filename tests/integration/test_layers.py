@@ -174,3 +174,23 @@ async def test_layers_that_are_not_there(node: RunningNode, client: dsec.DSecCli
         with pytest.raises((dsec.InvalidArgument, dsec.NotFound)):
             await client.sandbox(IMAGE, **fields)
     assert node.live_sandboxes() == []
+
+
+async def test_a_removed_layer_stays_with_those_who_use_it(client: dsec.DSecClient, tmp_path: Path) -> None:
+    """A running sandbox reads on; nobody else gets the layer, and its tag may be built anew with other content."""
+    (tmp_path / "file").write_text("first")
+    await client.layers.build(tmp_path, "workspace/passing:1", at="/work")
+    args = dsec.SandboxArgs(IMAGE, workspace="workspace/passing:1")
+    async with client.sandbox(args) as sandbox:
+        await client.layers.remove("workspace/passing:1")
+        assert await sandbox.read("/work/file") == b"first"
+        with pytest.raises(dsec.NotFound):
+            await client.sandbox(args)
+        with pytest.raises(dsec.NotFound):
+            await client.layers.remove("workspace/passing:1")
+        assert "workspace/passing:1" not in [one.reference for one in await client.layers.list()]
+    (tmp_path / "file").write_text("second")
+    await client.layers.build(tmp_path, "workspace/passing:1", at="/work")
+    async with client.sandbox(args) as sandbox:
+        assert await sandbox.read("/work/file") == b"second"
+    await client.layers.remove("workspace/passing:1")

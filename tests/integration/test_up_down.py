@@ -161,6 +161,17 @@ def test_catalogue_of_a_later_dsec_is_refused_untouched(paths: NodePaths) -> Non
     assert any("node.db has format 9" in line for line in said)
 
 
+def test_edge_that_cannot_start_says_why_in_one_line(paths: NodePaths) -> None:
+    """A catalogue that no edge can read: `dsec up` gives the edge's own last sentence, and leaves nothing."""
+    paths.data.mkdir(parents=True)
+    db = sqlite3.connect(paths.catalogue_db)
+    db.execute("CREATE TABLE images (oddity TEXT)")
+    db.close()
+    with pytest.raises(NodeError, match=r"the node's edge does not start: catalogue\.db has another table 'images'"):
+        up(quick(paths))
+    assert find_leaks(paths) == []
+
+
 def test_same_name_in_another_place_is_refused(own_node: RunningNode, tmp_path: Path) -> None:
     """Cgroups go by name: a twin is refused, by ``down`` too, and the first node stays whole."""
     twin = NodePaths(own_node.paths.name, Path(tempfile.mkdtemp(prefix="dsec-", dir="/tmp")))

@@ -169,6 +169,7 @@ ROUTES: tuple[Route, ...] = (
         method="POST", path="/v1/layers", summary="Build a layer from a tar body",
         answer=types.LayerInfo, query=("reference", "at", "owner"), streams=True,
     ),
+    Route(method="DELETE", path="/v1/layers/{reference...}", summary="Remove a layer", answer=dict[str, Any]),
 )  # fmt: skip
 
 

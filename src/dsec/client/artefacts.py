@@ -172,6 +172,11 @@ class Layers:
         found = await self._client._link().ask_patiently("GET", "/v1/layers", _LayerList)
         return found.layers
 
+    async def remove(self, reference: str) -> None:
+        """Remove a layer by its tag; sandboxes that use it keep it until they end. Raises NotFound."""
+        path = "/v1/layers/" + quote(reference, safe="/:")
+        await self._client._link().ask_patiently("DELETE", path, dict[str, Any])
+
     async def build(
         self, directory: str | Path, reference: str, *, at: str = "/", owner: str = "0:0"
     ) -> types.LayerInfo:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -67,13 +67,23 @@ class _Images:
 
     async def remove(self, request: Request) -> Response:
         gone = await self._images.remove(request.path_params["reference"])
-        unused = [each for each in gone.layers if not self._core.uses_layer(each)]
+        await self._evict(gone.layers)
+        return json_answer({})
+
+    async def remove_layer(self, request: Request) -> Response:
+        reference = request.path_params["reference"]
+        digest = self._images.resolve_layer(reference)
+        await self._images.remove_layer(reference)
+        await self._evict([digest])
+        return json_answer({})
+
+    async def _evict(self, layers: Sequence[str]) -> None:
+        unused = [each for each in layers if not self._core.uses_layer(each)]
         try:
             await self._core.backend.call("layer.evict", {"digests": unused})
         except DSecError as error:
             # A mounted layer without files costs space until the next eviction, nothing else.
             _log.warning("layers stay mounted", digests=unused, error=error.message)
-        return json_answer({})
 
     async def import_(self, request: Request) -> Response:
         query = query_of(request, "reference", "format")
@@ -196,4 +206,5 @@ def image_routes(core: Core) -> list[Route]:
         Route("DELETE", "/v1/images/{reference:path}", answered(own.remove)),
         Route("GET", "/v1/layers", answered(own.layers)),
         Route("POST", "/v1/layers", answered(own.build_layer)),
+        Route("DELETE", "/v1/layers/{reference:path}", answered(own.remove_layer)),
     ]

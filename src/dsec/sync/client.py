@@ -33,6 +33,7 @@ class Layers(Mirror[artefacts.Layers]):
     """``client.layers``."""
 
     list = blocking(artefacts.Layers.list)
+    remove = blocking(artefacts.Layers.remove)
     build = blocking(artefacts.Layers.build)
 
 

@@ -53,9 +53,27 @@ def list_layers(json: Json = False) -> None:
     )
 
 
+def remove(
+    references: Annotated[list[str], typer.Argument(metavar="REF…", help="workspace/NAME:VERSION, toolkit/…")],
+    json: Json = False,
+) -> None:
+    """Remove layers; sandboxes that use them keep them until they end."""
+
+    async def body(client: DSecClient) -> None:
+        for reference in references:
+            await client.layers.remove(reference)
+            if not json:
+                print(reference)
+
+    with_client(body)
+    if json:
+        print_json({"removed": references})
+
+
 def add(app: typer.Typer) -> None:
     """Register the commands."""
     layers = typer.Typer(name="layer", help="Workspaces and toolkits.", no_args_is_help=True)
     command(layers, "build")(build)
     command(layers, "ls")(list_layers)
+    command(layers, "rm")(remove)
     app.add_typer(layers)
