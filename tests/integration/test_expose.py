@@ -240,6 +240,15 @@ async def test_an_open_connection_is_activity(client: dsec.DSecClient, http: aio
         assert (await sandbox.info()).cause == "idle"
 
 
+async def test_endpoint_on_the_command_line(node: RunningNode) -> None:
+    """``--endpoint`` gives the name inside; what is no URL is refused before anything is made."""
+    words = ("run", "--rm", "--endpoint", "llm=http://127.0.0.1:1/v1")
+    done = await asyncio.to_thread(cli, node, *words, "dsec/debian:12", "getent", "hosts", "llm.dsec.internal")
+    assert done.stdout.split() == ["127.77.0.1", "llm.dsec.internal"], done.stderr
+    done = await asyncio.to_thread(cli, node, "run", "--endpoint", "llm=nowhere", "dsec/debian:12", "true")
+    assert done.returncode == 125 and "llm" in done.stderr
+
+
 async def test_command_line(node: RunningNode, sandbox: dsec.Sandbox) -> None:
     """``expose`` prints how to get there, ``port`` lists, ``unexpose`` takes back."""
     done = await asyncio.to_thread(cli, node, "expose", sandbox.id, "8080", "--json")

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from dsec.client.args import SandboxArgs
 
 __all__ = [
-    "Cpus", "Disk", "Env", "EnvFile", "IdleTimeout", "LabelOption", "Lifetime", "Memory", "Name", "NetworkOption",
-    "PidsLimit", "Pull", "SandboxRef", "SandboxRefs", "ShmSize", "Toolkit", "User", "Workdir", "Workspace",
-    "sandbox_args",
+    "Cpus", "Disk", "EndpointOption", "Env", "EnvFile", "IdleTimeout", "LabelOption", "Lifetime", "Memory", "Name",
+    "NetworkOption", "PidsLimit", "Pull", "SandboxRef", "SandboxRefs", "ShmSize", "Toolkit", "User", "Workdir",
+    "Workspace", "sandbox_args",
 ]  # fmt: skip
 
 Env = Annotated[list[str] | None, typer.Option("-e", "--env", metavar="K=V", help="Set a variable.")]
@@ -33,6 +33,9 @@ NetworkOption = Annotated[str, typer.Option("--network", help="none: the only on
 LabelOption = Annotated[list[str] | None, typer.Option("-l", "--label", metavar="K=V", help="Set a label.")]
 Workspace = Annotated[str | None, typer.Option("--workspace", metavar="LAYER", help="workspace/NAME:VERSION.")]
 Toolkit = Annotated[list[str] | None, typer.Option("--toolkit", metavar="LAYER", help="toolkit/NAME:VERSION.")]
+EndpointOption = Annotated[
+    list[str] | None, typer.Option("--endpoint", metavar="NAME=URL", help="A way out: http://NAME.dsec.internal.")
+]
 IdleTimeout = Annotated[str, typer.Option("--idle-timeout", metavar="TIME", help="Stop after so long without work.")]
 Lifetime = Annotated[str, typer.Option("--lifetime", metavar="TIME", help="Stop after so long in any case.")]
 Pull = Annotated[str, typer.Option("--pull", help="missing, always or never.")]
@@ -56,6 +59,7 @@ def sandbox_args(
     pids_limit: int,
     shm_size: str,
     network: str,
+    endpoint: list[str] | None,
     label: list[str] | None,
     workspace: str | None,
     toolkit: list[str] | None,
@@ -84,6 +88,7 @@ def sandbox_args(
         pids=pids_limit,
         shm_mib=values.mib(shm_size),
         network=network,
+        endpoints=values.pairs(endpoint or [], what="endpoint"),
         labels=values.labels(label or []),
         workspace=workspace,
         toolkits=toolkit or [],

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::packet;
@@ -21,6 +21,8 @@ use crate::node::Node;
 
 /// Between attempts: the proxy's socket is the keeper's and takes callers while no proxy lives.
 const AGAIN: Duration = Duration::from_millis(50);
+/// Between attempts that come to nothing again and again.
+const MOST: Duration = Duration::from_secs(2);
 
 /// What is to be said.
 #[derive(Debug)]
@@ -116,7 +118,9 @@ impl ProxyLink {
 /// Keeps a connection for as long as the runtime lives.
 pub async fn run(node: Rc<Node>, mut queue: mpsc::UnboundedReceiver<Said>) {
     let mut complained = false;
+    let mut pause = AGAIN;
     loop {
+        let begun = Instant::now();
         match dial(&node).await {
             Ok(socket) => {
                 // What waits to be said is said below, with all the rest.
@@ -135,7 +139,12 @@ pub async fn run(node: Rc<Node>, mut queue: mpsc::UnboundedReceiver<Said>) {
             }
             Err(_) => {}
         }
-        tokio::time::sleep(AGAIN).await;
+        pause = if begun.elapsed() > MOST {
+            AGAIN
+        } else {
+            pause * 2
+        };
+        tokio::time::sleep(pause.min(MOST)).await;
     }
 }
 

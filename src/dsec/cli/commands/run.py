@@ -43,6 +43,7 @@ def run(
     pids_limit: o.PidsLimit = 4096,
     shm_size: o.ShmSize = "64m",
     network: o.NetworkOption = "none",
+    endpoint: o.EndpointOption = None,
     label: o.LabelOption = None,
     workspace: o.Workspace = None,
     toolkit: o.Toolkit = None,
@@ -59,8 +60,8 @@ def run(
     made = o.sandbox_args(
         image,
         env=env, env_file=env_file, workdir=workdir, user=user, name=name, memory=memory, cpus=cpus, disk=disk,
-        pids_limit=pids_limit, shm_size=shm_size, network=network, label=label, workspace=workspace,
-        toolkit=toolkit, idle_timeout=idle_timeout, lifetime=lifetime, pull=pull,
+        pids_limit=pids_limit, shm_size=shm_size, network=network, endpoint=endpoint, label=label,
+        workspace=workspace, toolkit=toolkit, idle_timeout=idle_timeout, lifetime=lifetime, pull=pull,
     )  # fmt: skip
     main = made.replace(command=list(words) if words else "image")
     if detach:
@@ -87,6 +88,7 @@ def create(
     pids_limit: o.PidsLimit = 4096,
     shm_size: o.ShmSize = "64m",
     network: o.NetworkOption = "none",
+    endpoint: o.EndpointOption = None,
     label: o.LabelOption = None,
     workspace: o.Workspace = None,
     toolkit: o.Toolkit = None,
@@ -101,8 +103,8 @@ def create(
     args = o.sandbox_args(
         image or "",
         env=env, env_file=env_file, workdir=workdir, user=user, name=name, memory=memory, cpus=cpus, disk=disk,
-        pids_limit=pids_limit, shm_size=shm_size, network=network, label=label, workspace=workspace,
-        toolkit=toolkit, idle_timeout=idle_timeout, lifetime=lifetime, pull=pull,
+        pids_limit=pids_limit, shm_size=shm_size, network=network, endpoint=endpoint, label=label,
+        workspace=workspace, toolkit=toolkit, idle_timeout=idle_timeout, lifetime=lifetime, pull=pull,
     )  # fmt: skip
 
     async def body(client: DSecClient) -> None:
