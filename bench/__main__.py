@@ -19,6 +19,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS), help="scenarios to run")
     parser.add_argument("--quick", action="store_true", help="a look instead of a measurement")
     parser.add_argument("--docker", choices=("auto", "start", "no"), default="auto", help="Docker beside it")
+    parser.add_argument("--swerex", type=Path, metavar="PYTHON", help="an interpreter with swe-rex, for `session`")
     parser.add_argument("--image", default="dsec/debian:12")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="where the JSON goes")
     parser.add_argument("--table", type=Path, metavar="JSON", help="only print the tables of an earlier run")
@@ -36,7 +37,7 @@ def main() -> int:
     plan = Plan.quick(only) if asked.quick else Plan.full(only)
     code = 0
     try:
-        asyncio.run(run(kept, plan, image=asked.image, docker=asked.docker))
+        asyncio.run(run(kept, plan, image=asked.image, docker=asked.docker, swerex=asked.swerex))
     except (DSecError, RuntimeError) as error:
         print(f"bench: {error}", file=sys.stderr)
         code = 1

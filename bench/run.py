@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import dsec
@@ -15,6 +16,7 @@ from bench.dockerd import running_daemon
 from bench.files import measure_files
 from bench.phases import measure_phases
 from bench.record import Record
+from bench.sessions import measure_sessions, measure_swerex
 from bench.targets import DockerTarget, DsecTarget, Target
 from dsec.demo.docker_api import DockerApi, socket_of
 from dsec.demo.dsec_boxes import export_root
@@ -35,6 +37,7 @@ SCENARIOS = (
     "memory",
     "phases",
     "files",
+    "session",
 )
 
 
@@ -54,21 +57,22 @@ class Plan:
     phases: int
     files_mib: int
     files_rounds: int
+    session: int
 
     @classmethod
     def full(cls, only: frozenset[str]) -> Plan:
         """What the figures in the README are measured with."""
-        return cls(only, 200, 320, 5, 100, 100, 30.0, 1_000, 500, 100, 1024, 5)
+        return cls(only, 200, 320, 5, 100, 100, 30.0, 1_000, 500, 100, 1024, 5, 1_000)
 
     @classmethod
     def quick(cls, only: frozenset[str]) -> Plan:
         """A look, in well under a minute."""
-        return cls(only, 20, 48, 1, 50, 10, 3.0, 100, 50, 10, 256, 1)
+        return cls(only, 20, 48, 1, 50, 10, 3.0, 100, 50, 10, 256, 1, 100)
 
     def for_docker(self) -> Plan:
         """Less of everything: Docker takes some hundred milliseconds each."""
         return Plan(
-            only=self.only - {"phases", "files"},
+            only=self.only - {"phases", "files", "session"},
             serial=min(self.serial, 20),
             parallel=min(self.parallel, 48),
             bursts=1,
@@ -80,6 +84,7 @@ class Plan:
             phases=0,
             files_mib=self.files_mib,
             files_rounds=self.files_rounds,
+            session=0,
         )
 
 
@@ -87,8 +92,11 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-async def run(record: Record, plan: Plan, *, image: str, docker: str) -> None:
-    """Fill the record. ``docker``: "auto" uses a daemon that answers, "start" starts one, "no" leaves it out."""
+async def run(record: Record, plan: Plan, *, image: str, docker: str, swerex: Path | None = None) -> None:
+    """Fill the record. ``docker``: "auto" uses a daemon that answers, "start" starts one, "no" leaves it out.
+
+    ``swerex``: an interpreter that has SWE-ReX, to be measured beside our sessions.
+    """
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(dsec.DSecClient(max_creates_in_flight=1_000))
         target = DsecTarget.of(client, image)
@@ -100,6 +108,13 @@ async def run(record: Record, plan: Plan, *, image: str, docker: str) -> None:
             _say("dsec: files")
             taken = await measure_files(target, plan.files_mib, plan.files_rounds)
             record.add("dsec", "files", mib=plan.files_mib, **taken)
+        if "session" in plan.only:
+            _say("dsec: session")
+            _add_sessions(record, "dsec", await measure_sessions(target, plan.session))
+            if swerex is not None:
+                _say("swe-rex: session")
+                version, samples = measure_swerex(swerex, min(plan.session, 100))
+                _add_sessions(record, f"SWE-ReX {version}, local, no isolation", samples)
         api = await _docker(stack, docker)
         if api is not None:
             name = ":".join(_DOCKER_IMAGE)
@@ -107,6 +122,11 @@ async def run(record: Record, plan: Plan, *, image: str, docker: str) -> None:
                 _say("docker: importing the same root filesystem")
                 await api.import_image(*_DOCKER_IMAGE, export_root(client, image))
             await measure(DockerTarget(api, name), record, plan.for_docker())
+
+
+def _add_sessions(record: Record, target: str, samples: dict[str, list[float]]) -> None:
+    for name, taken in samples.items():
+        record.add(target, f"session {name}", taken)
 
 
 async def _docker(stack: AsyncExitStack, docker: str) -> DockerApi | None:

@@ -24,6 +24,9 @@ _TITLES = {
     "warm": "warm exec of `true`, p50 / p99",
     "warm while creating": "the same while 50 sandboxes/s are created",
     "files": "upload / download of one file",
+    "session execute": "one command beside its session: `true`, p50 / p99",
+    "session open": "a session opened, p50 / p99",
+    "session run": "`true` run in a session, p50 / p99",
     "idle memory": "idle memory per sandbox, beyond the page cache",
 }
 

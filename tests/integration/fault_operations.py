@@ -103,6 +103,29 @@ async def remove(client: dsec.DSecClient, _: str, key: str) -> None:
     raise AssertionError("a removed sandbox is still known")
 
 
+async def run(client: dsec.DSecClient, sandbox_id: str, key: str) -> None:
+    """A script is run once in its session's shell, which knows what came before; its result is found again."""
+    sandbox = client.attach(sandbox_id)
+    session = await sandbox.open_session(key=f"{key}-session")
+    await session.run("n=1", key="first")
+    script = f"echo once >> /tmp/{key}; printf out$n; printf err >&2; n=2; (exit 3)"
+    for _ in range(2):
+        result = await session.run(script, key=key)
+        assert (result.exit_code, result.stdout, result.stderr, result.ended) == (3, "out1", "err", "exited")
+    assert (await sandbox.read(f"/tmp/{key}")) == b"once\n"
+    assert (await session.run("echo $? $n", key="last")).stdout == "3 2\n"
+    await session.close()
+
+
+async def interrupt(client: dsec.DSecClient, sandbox_id: str, key: str) -> None:
+    """A run that times out ends its script and what that started, and leaves the shell as it was."""
+    session = await client.attach(sandbox_id).open_session(key=f"{key}-session")
+    result = await session.run("n=1; sleep 1002; sleep 1002; n=2", timeout_s=0.2, grace_s=0.5, key=key)
+    assert (result.ended, result.exit_code) == ("timeout", None)
+    assert (await session.run("echo $n; pgrep -f 'sleep 100[2]'", key="after")).stdout == "1\n"
+    await session.close()
+
+
 OPERATIONS: dict[str, Callable[[dsec.DSecClient, str, str], Awaitable[None]]] = {
     "create": create,
     "exec": execute,
@@ -111,6 +134,8 @@ OPERATIONS: dict[str, Callable[[dsec.DSecClient, str, str], Awaitable[None]]] = 
     "stop": stop,
     "kill": kill,
     "remove": remove,
+    "run": run,
+    "interrupt": interrupt,
 }
 
 

@@ -92,7 +92,7 @@ async def test_a_part_dies_at(own_node: RunningNode, name: str) -> None:
             await asyncio.to_thread(faults.wait_passed, name)
 
 
-OTHERS = [name for name in NAMES if name.split(".")[1] in ("create", "exec", "stdin", "write", "stop")]
+OTHERS = [name for name in NAMES if name.split(".")[1] in ("create", "exec", "stdin", "write", "stop", "run")]
 """Steps at which other parts die too."""
 
 

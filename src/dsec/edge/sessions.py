@@ -11,6 +11,7 @@ from dsec.api import ids
 from dsec.backends.wire import ExecSpec, RunEnd, answer
 from dsec.edge.core import Core, gone
 from dsec.edge.demands import check_env
+from dsec.edge.faults import fault
 from dsec.edge.opening import Opening
 from dsec.edge.record import SandboxRecord
 from dsec.edge.specs import (
@@ -169,6 +170,7 @@ class Sessions:
         if known is None:
             self._core.counters["runs", "started"] += 1
             self._core.records.runs.begin(record.id, run_id, body)
+            fault("edge.run.intended")
         return Opening(
             method="session.run",
             params=_run_params(record, request, run_id),
@@ -180,7 +182,9 @@ class Sessions:
 
     def ended(self, opening: Opening, raw: Any) -> None:
         """Commit the ``end`` of a run."""
+        fault("edge.run.ended")
         self._core.records.runs.end(opening.sandbox_id, opening.exec_id, end=answer(raw, RunEnd))
+        fault("edge.run.committed")
 
     def refused(self, opening: Opening, wire: dict[str, Any]) -> None:
         """Commit the ``error`` of a run; one that may be tried again leaves no trace, if nothing had begun."""

@@ -11,6 +11,7 @@ use dsec_proto::session::{RunEnd, RunList};
 use super::book::{Counters, Entry, Run};
 use super::{processes, stop, Session};
 use crate::exec::{self, Exec, Phase};
+use crate::fault;
 use crate::kernel::sys;
 use crate::node::Node;
 use crate::timers::Timer;
@@ -155,6 +156,7 @@ fn note(node: &Node, exec: &Exec, session: &Session, run: &Run, how: How) {
         closed: how.closed,
     };
     let entry = Entry::Ended { end, counters };
+    fault!("runtime.run.told");
     if let Err(error) = session.note(entry.clone()) {
         // Known for as long as this runtime lives; its successor would be told the status once more.
         tracing::error!(
@@ -163,6 +165,7 @@ fn note(node: &Node, exec: &Exec, session: &Session, run: &Run, how: How) {
         );
         session.state.borrow_mut().apply(entry);
     }
+    fault!("runtime.run.ended");
     // Nobody reads it any more; a long one would stay in memory for as long as the session is idle.
     let _ = session.script.set_len(0);
     exec.sandbox.touch();

@@ -12,6 +12,7 @@ use super::{broken, finish, is_closed, processes, shell, Session};
 use crate::check;
 use crate::connection::{Input, Stream};
 use crate::exec::{send_range, Exec};
+use crate::fault;
 use crate::kernel::sys;
 use crate::node::Node;
 use crate::output::Log;
@@ -192,6 +193,7 @@ fn give(
 ) -> std::io::Result<()> {
     session.script.set_len(0)?;
     session.script.write_all_at(script, 0)?;
+    fault!("runtime.run.placed");
     let (number, last) = {
         let state = session.state.borrow();
         (state.number + 1, state.last)
@@ -210,7 +212,9 @@ fn give(
     session.killed.set(false);
     session.returned.set(false);
     session.note(Entry::Begun(run))?;
+    fault!("runtime.run.begun");
     session.say(&shell::lines(number, last));
+    fault!("runtime.run.said");
     if let Some(at) = timeout_at {
         node.set_timer(Timer::RunTimeout(exec.id.clone()), at);
     }

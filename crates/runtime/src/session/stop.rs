@@ -17,6 +17,7 @@ use super::processes::{self, Process};
 use super::{broken, finish, Session};
 use crate::check;
 use crate::exec::{self, Exec};
+use crate::fault;
 use crate::kernel::sys;
 use crate::node::Node;
 use crate::pause;
@@ -84,8 +85,10 @@ pub async fn interrupt(
     if let Err(error) = session.note(Entry::Stopping { cause, kill_at }) {
         return tracing::error!(exec_id = exec.id, "a run is not interrupted: {error}");
     }
+    fault!("runtime.interrupt.noted");
     node.set_timer(Timer::RunGrace(exec.id.clone()), kill_at);
     give_up(node, exec).await;
+    fault!("runtime.interrupt.told");
     if grace_ns > 0 {
         signal(exec, session, &run, libc::SIGTERM);
     }
@@ -115,13 +118,29 @@ async fn again(node: &Node, exec: &Exec, session: &Session, number: u64) {
             return;
         }
         give_up(node, exec).await;
+        let run = session.state.borrow().current.clone();
+        if let Some(run) = run.filter(|run| session.killed.get() && run.number == number) {
+            // What the shell has started between being told and being asked.
+            signal(exec, session, &run, libc::SIGKILL);
+        }
     }
 }
 
-/// Sets the timers of a run that a former runtime began.
-pub fn arm(node: &Node, exec: &Exec, run: &Run) {
+/// Goes on with a run that a former runtime began, and may have begun to interrupt.
+pub fn arm(node: &Rc<Node>, exec: &Rc<Exec>, session: &Rc<Session>, run: &Run) {
     match (&run.stopping, run.timeout_at) {
-        (Some((_, kill_at)), _) => node.set_timer(Timer::RunGrace(exec.id.clone()), *kill_at),
+        (Some((_, kill_at)), _) => {
+            let (kill_at, number) = (*kill_at, run.number);
+            let (node, exec, session) = (Rc::clone(node), Rc::clone(exec), Rc::clone(session));
+            tokio::task::spawn_local(async move {
+                // Nobody knows whether it was told; it has to be before anything is killed.
+                give_up(&node, &exec).await;
+                if session.running() == Some(number) {
+                    node.set_timer(Timer::RunGrace(exec.id.clone()), kill_at);
+                }
+                again(&node, &exec, &session, number).await;
+            });
+        }
         (None, Some(at)) => node.set_timer(Timer::RunTimeout(exec.id.clone()), at),
         (None, None) => {}
     }
