@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsec.databases import FORMATS, check_format, format_of, open_tables
+from dsec.edge.catalogue import Catalogue as PastSandboxes
 from dsec.edge.records import Records
 from dsec.errors import Unsupported
 from dsec.iam.tokens import Tokens
@@ -15,6 +16,7 @@ from dsec.images.catalogue import Catalogue
 from dsec.node.formats import check_databases, settle_databases
 from dsec.node.paths import NodePaths
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "databases"
 OLD = "CREATE TABLE IF NOT EXISTS things (id TEXT PRIMARY KEY, size INTEGER NOT NULL) STRICT;"
 GROWN = """
 CREATE TABLE IF NOT EXISTS things (
@@ -118,3 +120,37 @@ def test_node_that_runs_is_not_restarted_over_another_format(paths: NodePaths) -
     with pytest.raises(Unsupported, match=r"node\.db") as refused:
         check_databases(paths)
     assert "dsec down" in (refused.value.remedy or "") and refused.value.phase == "machine"
+
+
+def recorded(path: Path) -> Path:
+    """A file as a dsec of format 1 left it: tests/golden/databases, never to be made anew for the same format."""
+    db = sqlite3.connect(path)
+    db.executescript((GOLDEN / f"{path.stem}-1.sql").read_text())
+    db.execute("PRAGMA user_version=1")
+    db.close()
+    return path
+
+
+def test_recorded_files_open(paths: NodePaths) -> None:
+    """What an earlier dsec of the same format wrote is read whole, documents in rows included. A change that fails
+    here needs the next number in FORMATS, and a migration for what must survive."""
+    records = Records(recorded(paths.node_db))
+    (live,), (ended,) = records.live(), list(records.ended())
+    assert (live.name, live.labels, live.is_live) == ("live", {"run": "1"}, True)
+    assert (ended.name, ended.cause, len(ended.story)) == ("ended", "stopped", 3)
+    known = records.create("default", "one")
+    assert known is not None and known.sandbox_id == live.id
+    records.save(live)
+    records.close()
+    catalogue = Catalogue(recorded(paths.catalogue_db))
+    (image,) = catalogue.images()
+    assert image.reference == "dsec/debian:12" and image.config.workdir == "/srv" and len(image.layers) == 1
+    catalogue.close()
+    past = PastSandboxes(paths.catalogue_db)
+    past.add([ended])
+    found = past.find(ended.id)
+    assert found is not None and found.cause == "stopped"
+    tokens = Tokens(recorded(paths.iam_db))
+    assert [one.name for one in tokens.list_of("admin")] == ["recorded"]
+    assert tokens.create("admin").token
+    tokens.close()
