@@ -320,3 +320,24 @@ async def test_many_at_once(sandbox: dsec.Sandbox, tmp_path: Path) -> None:
         return (tmp_path / f"{number}b" / "f").read_bytes() == b"%d" % number * 1000
 
     assert all(await asyncio.gather(*(one(number) for number in range(40))))
+
+
+def _peaks(node: RunningNode) -> dict[str, int]:
+    """Most resident memory of each part so far, KiB."""
+    found = {}
+    for name, service in node.services().items():
+        status = Path(f"/proc/{service.pid}/status").read_text()
+        found[name] = int(status.split("VmHWM:")[1].split()[0])
+    return found
+
+
+async def test_memory_does_not_grow_with_size(node: RunningNode, sandbox: dsec.Sandbox, tmp_path: Path) -> None:
+    """Half a gigabyte each way costs no part of the node more than 48 MiB."""
+    with (tmp_path / "big").open("wb") as file:
+        for _ in range(512):
+            file.write(os.urandom(1 << 20))
+    before = _peaks(node)
+    await sandbox.files.upload(tmp_path / "big", "/big")
+    await sandbox.files.download("/big", tmp_path / "back")
+    grown = {name: peak - before[name] for name, peak in _peaks(node).items()}
+    assert max(grown.values()) < 48 << 10, grown
