@@ -17,7 +17,6 @@ from harbor.models.trial.config import ResourceMode
 import dsec
 from dsec.api.types import Ended, Limit
 from dsec.errors import CommandError, ExecutableNotFound, InvalidArgument
-from dsec.integrations.trees import download_tree, upload_tree
 
 __all__ = ["DsecEnvironment"]
 
@@ -159,7 +158,7 @@ class DsecEnvironment(BaseEnvironment):
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
         """Write what is in a directory."""
-        await upload_tree(self.sandbox, Path(source_dir), target_dir)
+        await self.sandbox.files.upload(Path(source_dir), target_dir, user="0", parents=True)
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         """Read one file."""
@@ -167,8 +166,8 @@ class DsecEnvironment(BaseEnvironment):
         await asyncio.to_thread(_write, Path(target_path), data)
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        """Read what is in a directory."""
-        await download_tree(self.sandbox, source_dir, Path(target_dir))
+        """Read what is in a directory; links that lead out of it, sockets and the like are left out."""
+        await self.sandbox.files.download(source_dir, Path(target_dir), user="0")
 
 
 def _mode_and_data(file: Path) -> tuple[int, bytes]:

@@ -83,10 +83,10 @@ async def test_trees_travel_both_ways(environment: DsecEnvironment, tmp_path: Pa
 
 
 async def test_a_hostile_tree_stays_inside(environment: DsecEnvironment, tmp_path: Path) -> None:
-    """A link out of the tree is refused, and nothing is written outside."""
+    """A link out of the tree is left out, and nothing is written outside."""
     await environment.exec("mkdir /srv/bad && ln -s ../../../../../../tmp /srv/bad/out && echo x > /srv/bad/file")
-    with pytest.raises(ValueError, match="refused"):
-        await environment.download_dir("/srv/bad", tmp_path / "bad")
+    await environment.download_dir("/srv/bad", tmp_path / "bad")
+    assert [one.name for one in (tmp_path / "bad").iterdir()] == ["file"]
 
 
 async def test_what_cannot_be_had_is_refused(tmp_path: Path) -> None:

@@ -42,7 +42,6 @@ import dsec
 from dsec.api.types import Ended
 from dsec.errors import DSecError
 from dsec.integrations.swerex.shell import Shell
-from dsec.integrations.trees import upload_tree
 from dsec.sync.portal import apart
 
 __all__ = ["DsecRuntime"]
@@ -179,7 +178,7 @@ class DsecRuntime(AbstractRuntime):
         """Copy a file or a directory of this machine into the sandbox, where a directory takes it in."""
         source, target = Path(request.source_path), request.target_path
         if await asyncio.to_thread(source.is_dir):
-            await apart(upload_tree(self.sandbox, source, target))
+            await apart(self.sandbox.files.upload(source, target, parents=True))
             return UploadResponse()
         data, mode = await asyncio.to_thread(_data_and_mode, source)
         if (await apart(self.sandbox.exec("test", "-d", target))).ok:
