@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 
 from bench import record
-from bench.run import SCENARIOS, Plan, run
+from bench.run import DEFAULT, SCENARIOS, Plan, run
 from bench.table import markdown
 from dsec.errors import DSecError
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure a node that is up.")
-    parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS), help="scenarios to run")
+    parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(DEFAULT), help="scenarios to run")
     parser.add_argument("--quick", action="store_true", help="a look instead of a measurement")
     parser.add_argument("--docker", choices=("auto", "start", "no"), default="auto", help="Docker beside it")
     parser.add_argument("--swerex", type=Path, metavar="PYTHON", help="an interpreter with swe-rex, for `session`")

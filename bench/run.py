@@ -14,6 +14,7 @@ import dsec
 from bench import memory, scenarios
 from bench.dockerd import running_daemon
 from bench.files import measure_files
+from bench.load import QUICK, Load, measure_load
 from bench.phases import measure_phases
 from bench.record import Record
 from bench.sessions import measure_sessions, measure_swerex
@@ -22,23 +23,15 @@ from dsec.demo.docker_api import DockerApi, socket_of
 from dsec.demo.dsec_boxes import export_root
 from dsec.errors import NodeError
 
-__all__ = ["SCENARIOS", "Plan", "run"]
+__all__ = ["DEFAULT", "OWN", "SCENARIOS", "Plan", "run"]
 
 H = TypeVar("H")
 _DOCKER_IMAGE = ("dsec-bench", "base")
-SCENARIOS = (
-    "serial",
-    "parallel",
-    "burst",
-    "computesdk",
-    "sustained",
-    "warm",
-    "creating",
-    "memory",
-    "phases",
-    "files",
-    "session",
-)
+OWN = ("phases", "files", "session", "throughput", "stream", "tree", "readopt")
+"""What is measured of dsec alone."""
+SCENARIOS = ("serial", "parallel", "burst", "computesdk", "sustained", "warm", "creating", "memory", *OWN)
+DEFAULT = tuple(name for name in SCENARIOS if name != "readopt")
+"""``readopt`` kills parts of the node: that is asked for by name."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +51,22 @@ class Plan:
     files_mib: int
     files_rounds: int
     session: int
+    load: Load
 
     @classmethod
     def full(cls, only: frozenset[str]) -> Plan:
         """What the figures in the README are measured with."""
-        return cls(only, 200, 320, 5, 100, 100, 30.0, 1_000, 500, 100, 1024, 5, 1_000)
+        return cls(only, 200, 320, 5, 100, 100, 30.0, 1_000, 500, 100, 1024, 5, 1_000, Load())
 
     @classmethod
     def quick(cls, only: frozenset[str]) -> Plan:
         """A look, in well under a minute."""
-        return cls(only, 20, 48, 1, 50, 10, 3.0, 100, 50, 10, 256, 1, 100)
+        return cls(only, 20, 48, 1, 50, 10, 3.0, 100, 50, 10, 256, 1, 100, QUICK)
 
     def for_docker(self) -> Plan:
         """Less of everything: Docker takes some hundred milliseconds each."""
         return Plan(
-            only=self.only - {"phases", "files", "session"},
+            only=self.only.difference(OWN),
             serial=min(self.serial, 20),
             parallel=min(self.parallel, 48),
             bursts=1,
@@ -85,6 +79,7 @@ class Plan:
             files_mib=self.files_mib,
             files_rounds=self.files_rounds,
             session=0,
+            load=QUICK,
         )
 
 
@@ -115,6 +110,7 @@ async def run(record: Record, plan: Plan, *, image: str, docker: str, swerex: Pa
                 _say("swe-rex: session")
                 version, samples = measure_swerex(swerex, min(plan.session, 100))
                 _add_sessions(record, f"SWE-ReX {version}, local, no isolation", samples)
+        await measure_load(target, record, plan.only, plan.load)
         api = await _docker(stack, docker)
         if api is not None:
             name = ":".join(_DOCKER_IMAGE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench.files import megabytes_per_second
@@ -27,6 +27,11 @@ _TITLES = {
     "session execute": "one command beside its session: `true`, p50 / p99",
     "session open": "a session opened, p50 / p99",
     "session run": "`true` run in a session, p50 / p99",
+    "throughput": "execs of `true` over many sandboxes, usage and OOM facts included",
+    "stream": "output of one exec; `true` beside it, p50 without → with",
+    "tree": "kill of a process tree, confirmed",
+    "readopt edge": "edge killed: until every live sandbox is answered for",
+    "readopt runtime": "runtime killed: until every live sandbox is answered for",
     "idle memory": "idle memory per sandbox, beyond the page cache",
 }
 
@@ -74,11 +79,34 @@ def _cell(scenario: str, result: Mapping[str, Any]) -> str:
         return f"{rates[0]:.0f} / {rates[1]:.0f} MB/s ({result['mib']} MiB, median of {len(result['upload_s'])})"
     if scenario == "sustained":
         return f"{result['per_second']:.0f}/s"
+    if scenario in _LOAD:
+        return _LOAD[scenario](result)
     if scenario == "burst":
         return f"{_typical(scenario, result):.2f} s for {result['count']} (median of {len(result['walls_s'])})"
     p50, p99 = quantiles_ms(result["samples_s"])
     reached = f", at {result['creates_per_second']:.0f}/s" if "creates_per_second" in result else ""
     return f"{p50:.1f} / {p99:.1f} ms (n = {len(result['samples_s'])}{reached})"
+
+
+def _stream(result: Mapping[str, Any]) -> str:
+    grown = {name: kib - result["before_kib"][name] for name, kib in result["highest_kib"].items()}
+    most = max(grown, key=lambda name: grown[name])
+    without, beside = quantiles_ms(result["quiet_s"])[0], quantiles_ms(result["samples_s"])[0]
+    memory = f"most memory gained: {grown[most] / 1024:.0f} MiB, {most}"
+    return f"{result['mib_per_second']:.0f} MiB/s; {without:.1f} → {beside:.1f} ms ({memory})"
+
+
+def _readopt(result: Mapping[str, Any]) -> str:
+    return f"{result['samples_s'][0]:.2f} s for {result['sandboxes']}"
+
+
+_LOAD: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "throughput": lambda result: f"{result['per_second']:.0f}/s over {result['sandboxes']}",
+    "stream": _stream,
+    "tree": lambda result: f"{result['samples_s'][0]:.2f} s for {result['processes']} processes",
+    "readopt edge": _readopt,
+    "readopt runtime": _readopt,
+}
 
 
 def _typical(scenario: str, result: Mapping[str, Any]) -> float:

@@ -12,11 +12,10 @@ import pytest
 import dsec
 from dsec.testing.node import RunningNode, wait_until
 
-pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(180)]
-
 IMAGE = "dsec/debian:12"
 EXECS = int(os.environ.get("DSEC_TEST_EXECS", "1000"))
 SANDBOXES = 20
+pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(180 + EXECS // 5)]
 _MOST_SOCKETS = 8
 _MOST_KIB_EACH = 64
 

@@ -11,7 +11,7 @@ from bench import scenarios
 from bench.memory import idle_memory, meminfo, per_sandbox
 from bench.phases import breakdown
 from bench.record import Record, load
-from bench.run import SCENARIOS, Plan, measure
+from bench.run import OWN, SCENARIOS, Plan, measure
 from bench.table import markdown, ratio
 
 
@@ -126,10 +126,10 @@ def test_a_scenario_that_fails_leaves_nothing() -> None:
 
 
 def test_docker_never_gets_more_than_dsec() -> None:
-    """The comparison is the same scenarios, shorter; phases, files and sessions are dsec's own."""
+    """The comparison is the same scenarios, shorter; what is dsec's own is left out."""
     plan = Plan.full(frozenset(SCENARIOS))
     other = plan.for_docker()
-    assert other.only == plan.only - {"phases", "files", "session"}
+    assert other.only == plan.only.difference(OWN)
     assert other.burst == plan.burst
     assert other.serial <= plan.serial
     assert other.idle <= plan.idle
@@ -186,6 +186,28 @@ def test_ratios_say_how_many_times_better() -> None:
     assert ratio("sustained", {"per_second": 200.0}, {"per_second": 5.0}) == "40.0×"
     assert ratio("burst", {"walls_s": [0.3, 0.4, 0.9]}, {"walls_s": [8.0]}) == "20.0×"
     assert ratio("serial", {"samples_s": [0.005]}, None) == "–"
+
+
+def test_load_is_told_in_its_own_units() -> None:
+    """Rates, bytes a second with the memory they cost, and seconds for how many."""
+    kept = record()
+    kept.add("dsec", "throughput", [0.01], per_second=1234.5, sandboxes=200, parallel=64)
+    before, highest = {"client": 1024, "edge": 1024}, {"client": 3072, "edge": 2048}
+    kept.add(
+        "dsec",
+        "stream",
+        [0.004],
+        quiet_s=[0.002],
+        mib=200,
+        mib_per_second=512.3,
+        before_kib=before,
+        highest_kib=highest,
+    )
+    kept.add("dsec", "readopt edge", [1.25], sandboxes=500)
+    text = markdown(kept)
+    assert "| 1234/s over 200 |" in text
+    assert "| 512 MiB/s; 2.0 → 4.0 ms (most memory gained: 2 MiB, client) |" in text
+    assert "| 1.25 s for 500 |" in text
 
 
 def test_a_saved_record_gives_the_same_tables(tmp_path: Path) -> None:
