@@ -47,8 +47,8 @@ bench: setup ## measure; raw samples to bench/results, the tables to standard ou
 
 .PHONY: soak
 soak: setup build/test-machine build/test-store ## long runs: 10,000 execs, churn of readers, 5,000 execs in flight; figures to bench/results
-	DSEC_SOAK=1 $(PYTHON) -m pytest -q tests/soak $(ARGS)
-	DSEC_TEST_EXECS=5000 $(PYTHON) -m pytest -q --timeout 900 tests/integration/test_many_execs.py
+	SOAK=1 $(PYTHON) -m pytest -q tests/soak $(ARGS)
+	SOAK_EXECS=5000 $(PYTHON) -m pytest -q --timeout 900 tests/integration/test_many_execs.py
 
 .PHONY: wheels
 wheels: build/venv ## both wheels into dist/

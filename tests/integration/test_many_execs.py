@@ -13,7 +13,7 @@ import dsec
 from dsec.testing.node import RunningNode, wait_until
 
 IMAGE = "dsec/debian:12"
-EXECS = int(os.environ.get("DSEC_TEST_EXECS", "1000"))
+EXECS = int(os.environ.get("SOAK_EXECS", "1000"))
 SANDBOXES = 20
 pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(180 + EXECS // 5)]
 _MOST_SOCKETS = 8
@@ -67,3 +67,15 @@ async def test_many_are_cancelled_at_once(node: RunningNode, client: dsec.DSecCl
         assert (await sandbox.exec("true")).ok
         assert {each.ended for each in await sandbox.execs()} <= {"cancelled", "exited"}
     await asyncio.gather(*(one.stop() for one in sandboxes))
+
+
+async def test_execs_that_are_over_cost_no_descriptors(node: RunningNode, client: dsec.DSecClient) -> None:
+    """A sandbox that lives long may have run any number of programs: what has ended is not held."""
+    async with client.sandbox(IMAGE) as sandbox:
+        await sandbox.exec("true")
+        before = node.stats()["descriptors_used"]
+        for _ in range(5):
+            await asyncio.gather(*(sandbox.exec("cat", stdin=b"x") for _ in range(20)))
+        await asyncio.to_thread(
+            wait_until, lambda: node.stats()["descriptors_used"] <= before + _MOST_SOCKETS, "they are given back"
+        )

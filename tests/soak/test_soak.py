@@ -1,6 +1,6 @@
 """Long runs (``make soak``): what grows shows, and what comes back once in a thousand times comes back wrong here.
 
-``DSEC_SOAK`` scales them: 1 is the full size, 0.01 a look.
+``SOAK`` scales them: 1 is the full size, 0.01 a look.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import dsec
 from dsec.client.results import Exited, Stdout
 from dsec.testing.node import RunningNode, private_node, wait_until
 
-SCALE = float(os.environ.get("DSEC_SOAK", "0") or 0)
+SCALE = float(os.environ.get("SOAK", "0") or 0)
 pytestmark = [
     pytest.mark.node,
     pytest.mark.anyio,
@@ -78,7 +78,7 @@ def _zombies() -> int:
 
 def _keep(name: str, facts: dict[str, Any]) -> None:
     """Write what was seen beside the benchmark's results."""
-    directory = Path(os.environ.get("DSEC_SOAK_RESULTS", "bench/results"))
+    directory = Path(os.environ.get("SOAK_RESULTS", "bench/results"))
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"soak-{name}.json").write_text(json.dumps(facts, indent=1) + "\n")
 

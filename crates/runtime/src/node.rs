@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::runtime::{NodeStats, RuntimeEvent};
-use tokio::sync::{mpsc, Notify};
+use tokio::sync::{mpsc, Notify, Semaphore};
 
 use crate::config::Config;
 use crate::exec::Exec;
@@ -57,6 +57,10 @@ pub struct Node {
     pub sandboxes: RefCell<HashMap<String, Rc<Sandbox>>>,
     /// Execs of those.
     pub execs: RefCell<HashMap<String, Rc<Exec>>>,
+    /// Execs on their way into their sandboxes: each has a dozen descriptors open until its program runs.
+    pub launches: Semaphore,
+    /// Descriptors of those that are not released.
+    pub held: Cell<u64>,
     /// Kills that came before their exec: (sandbox, exec).
     pub cancelled: RefCell<HashSet<(String, String)>>,
     /// Every deadline.
@@ -173,11 +177,11 @@ impl Node {
     }
 
     /// What the keeper holds, which is never less than what the runtime does: a pidfd for each process, a network
-    /// namespace for each sandbox, its endpoints' listeners, and three pipes for each exec.
+    /// namespace for each sandbox, its endpoints' listeners, and the pipes of each exec until it is released.
     fn descriptors(&self) -> u64 {
         self.sandboxes.borrow().len() as u64 * 2
             + self.proxy.listeners()
-            + self.execs.borrow().len() as u64 * 4
+            + self.held.get()
             + self.slots.descriptors()
     }
 

@@ -177,6 +177,7 @@ async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
         .map_or(exec::Phase::Running, exec::Phase::Ended);
     let exec = Exec::new(node, &sandbox, tag, phase, false);
     exec.started_ns.set(object.started_ns);
+    exec.hold(node);
     match node
         .keeper
         .call(

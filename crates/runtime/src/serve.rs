@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use dsec_proto::keeper::{Call, Object};
 use tokio::net::UnixListener;
-use tokio::sync::{mpsc, Notify};
+use tokio::sync::{mpsc, Notify, Semaphore};
 
 use crate::config::Config;
 use crate::ending::{Ending, Reason};
@@ -30,6 +30,8 @@ use crate::{connection, deadlines, fault, memory, notices, recover};
 
 /// Threads in the layers' mount namespace.
 const OBJECT_THREADS: usize = 2;
+/// Most execs that are on their way into their sandboxes at once; the others wait for their turn.
+const LAUNCHES: usize = 384;
 /// How long a start waits for what it has killed.
 const TO_DIE: Duration = Duration::from_secs(2);
 /// As Docker's, when the node allows so many.
@@ -148,6 +150,8 @@ async fn node(
         init,
         sandboxes: RefCell::default(),
         execs: RefCell::default(),
+        launches: Semaphore::new(LAUNCHES),
+        held: Cell::new(0),
         cancelled: RefCell::default(),
         timers: RefCell::default(),
         timers_changed: Notify::new(),

@@ -182,7 +182,7 @@ pub async fn settle(node: &Rc<Node>, exec: &Rc<Exec>) {
         // Its processes have closed their pipes and live on: they go with the sandbox.
         return;
     }
-    exec.released.set(true);
+    exec.release(node);
     node.keeper
         .ack(vec![exec_object(&exec.sandbox.id, &exec.id)])
         .await;

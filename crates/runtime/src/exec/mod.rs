@@ -140,6 +140,8 @@ pub struct Exec {
     killed: Cell<bool>,
     /// The keeper has been told to forget it.
     released: Cell<bool>,
+    /// Descriptors that are counted for it.
+    holds: Cell<u64>,
     /// The end, when it came before the answer to the spawn.
     early: RefCell<Option<Ended>>,
 }
@@ -178,6 +180,7 @@ impl Exec {
             counted: Cell::new(false),
             killed: Cell::new(!new),
             released: Cell::new(false),
+            holds: Cell::new(0),
             early: RefCell::default(),
         })
     }
@@ -211,6 +214,19 @@ impl Exec {
         *self.phase.borrow_mut() = phase;
         self.changed.notify_waiters();
         self.sandbox.changed.notify_waiters();
+    }
+
+    /// Counts its descriptors: a pidfd and two pipes, and with standard input its pipe and buffer.
+    pub fn hold(&self, node: &Node) {
+        let more = if self.tag.borrow().stdin { 5 } else { 3 };
+        node.held
+            .set(node.held.get() + more - self.holds.replace(more));
+    }
+
+    /// It has none any more.
+    pub fn release(&self, node: &Node) {
+        self.released.set(true);
+        node.held.set(node.held.get() - self.holds.replace(0));
     }
 
     /// Writes the tag to the keeper.

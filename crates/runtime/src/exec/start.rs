@@ -81,6 +81,7 @@ async fn begin(node: &Rc<Node>, spec: ExecSpec, session: bool) -> WireResult<Rc<
     node.execs
         .borrow_mut()
         .insert(spec.exec_id.clone(), Rc::clone(&exec));
+    exec.hold(node);
     fault!("runtime.exec.leaf");
     match launch(node, &exec, &spec, &leaf).await {
         Ok(()) => {
@@ -92,6 +93,7 @@ async fn begin(node: &Rc<Node>, spec: ExecSpec, session: bool) -> WireResult<Rc<
             node.execs.borrow_mut().remove(&spec.exec_id);
             super::stdin::close(node, &exec).await;
             exec.let_go(node);
+            exec.release(node);
             let error = error.about(&spec.sandbox_id);
             exec.enter(Phase::Failed(error.clone()));
             sandbox.give_leaf(index);
@@ -146,7 +148,7 @@ fn tag_of(spec: &ExecSpec, leaf: u16, baseline: Baseline) -> ExecTag {
         sandbox_id: spec.sandbox_id.clone(),
         leaf,
         argv: tag::shortened(&spec.argv),
-        timeout_at: spec.timeout_ms.map(|ms| sys::boottime() + ms * 1_000_000),
+        timeout_at: timeout_at(spec),
         grace_ns: spec.grace_ms * 1_000_000,
         kill_at: None,
         cause: None,
@@ -158,6 +160,10 @@ fn tag_of(spec: &ExecSpec, leaf: u16, baseline: Baseline) -> ExecTag {
         session: false,
         baseline,
     }
+}
+
+fn timeout_at(spec: &ExecSpec) -> Option<u64> {
+    spec.timeout_ms.map(|ms| sys::boottime() + ms * 1_000_000)
 }
 
 /// Program ends of the pipes.
@@ -201,6 +207,9 @@ fn pipes(node: &Node, exec: &Exec, spec: &ExecSpec) -> std::io::Result<Ends> {
 
 async fn launch(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec, leaf: &Leaf) -> WireResult<()> {
     let broken = |error: std::io::Error| WireError::node("exec", error.to_string());
+    let _own_turn = exec.sandbox.launches.acquire().await;
+    let _turn = node.launches.acquire().await;
+    exec.tag.borrow_mut().timeout_at = timeout_at(spec);
     let ends = pipes(node, exec, spec).map_err(broken)?;
     let mut parcel = Parcel::default();
     let entry = entry(leaf, &mut parcel).map_err(broken)?;

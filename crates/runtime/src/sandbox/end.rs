@@ -252,6 +252,7 @@ pub async fn forget(node: &Rc<Node>, sandbox_ids: &[String]) -> WireResult<()> {
                 objects.push(stdin_object(&sandbox.id, &exec.id));
             }
             node.execs.borrow_mut().remove(&exec.id);
+            exec.release(node);
             node.cancel_timer(&Timer::Timeout(exec.id.clone()));
             node.cancel_timer(&Timer::Grace(exec.id.clone()));
         }

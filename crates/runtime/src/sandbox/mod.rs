@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use dsec_proto::keeper::Call;
 use dsec_proto::runtime::{SandboxEnd, SandboxStarted, SandboxState, Usage};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::exec::Exec;
 use crate::groups::{Leaf, SlotGroups};
@@ -22,6 +22,9 @@ use crate::net::Net;
 use crate::node::Node;
 use crate::tag::{sandbox_object, SandboxTag, Tag};
 use crate::timers::Timer;
+
+/// Most execs that are on their way into one sandbox at once.
+const LAUNCHES: usize = 48;
 
 /// Where a sandbox is in its life.
 #[derive(Clone, Debug)]
@@ -64,6 +67,8 @@ pub struct Sandbox {
     memory: Integral,
     /// When the init was waited for, CLOCK_BOOTTIME.
     pub init_over: Cell<Option<u64>>,
+    /// Its own share of the node's launches: one whose files keep them waiting holds up only itself.
+    pub launches: Semaphore,
     /// Leaves that are clean, and the number of the next new one.
     leaves: RefCell<(Vec<u16>, u16)>,
     /// Exposed ports and endpoints.
@@ -94,6 +99,7 @@ impl Sandbox {
             paused: Cell::new(false),
             memory,
             init_over: Cell::new(None),
+            launches: Semaphore::new(LAUNCHES),
             leaves: RefCell::new((clean, next_leaf)),
             net: RefCell::default(),
         })
