@@ -197,6 +197,7 @@ impl Keeper {
     fn signal(&self, object_id: &str, signal: i32, group: bool) -> Answered {
         let object = self.object(object_id)?;
         let named = Signal::from_named_raw(signal)
+            .or_else(|| realtime(signal))
             .ok_or_else(|| refusal("invalid", format!("{signal} is no signal")))?;
         let child = object
             .has_live_process()
@@ -217,6 +218,14 @@ impl Keeper {
             Err(errno) => Err(refusal("invalid", format!("signal {signal}: {errno}"))),
         }
     }
+}
+
+/// A real-time signal, those that the C library keeps for itself left out.
+fn realtime(signal: i32) -> Option<Signal> {
+    // SAFETY: a number that the kernel knows; it is only sent, to a process of another program.
+    (34..=64)
+        .contains(&signal)
+        .then(|| unsafe { Signal::from_raw_unchecked(signal) })
 }
 
 fn unknown(object_id: &str) -> Refusal {

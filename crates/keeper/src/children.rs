@@ -51,13 +51,15 @@ pub(crate) struct Child {
     pub(crate) stage: Stage,
     pub(crate) grant: Option<Grant>,
     pub(crate) report: Option<Vec<u8>>,
+    /// What the child has opened and handed over, until its program runs.
+    pub(crate) sent: Vec<OwnedFd>,
 }
 
 /// What became of a child.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Happened {
-    /// The program was executed, or the file operation has begun.
-    Started(Owner),
+    /// The program was executed, or the file operation has begun. These it has opened for the object to hold.
+    Started(Owner, Vec<OwnedFd>),
     /// It came to nothing, and is reaped.
     Failed(Owner, Failure),
     /// It ran, and is reaped.
@@ -95,6 +97,7 @@ impl Children {
             stage,
             grant,
             report: None,
+            sent: Vec::new(),
         };
         self.alive.insert(pid, child);
     }
@@ -113,12 +116,12 @@ impl Children {
         while let Some(channel) = &child.channel {
             match status::receive(channel) {
                 Ok(Received::Nothing) => break,
-                Ok(Received::Status(status)) => child.take(status),
+                Ok(Received::Status(status, fds)) => child.take(*status, fds),
                 Ok(Received::Closed) | Err(_) => child.closed(pid, poll),
             }
         }
         let started = before && child.stage == Stage::Running;
-        started.then(|| Happened::Started(child.owner.clone()))
+        started.then(|| Happened::Started(child.owner.clone(), std::mem::take(&mut child.sent)))
     }
 
     /// Reap everything that has ended, orphans of others included.
@@ -154,8 +157,9 @@ fn ended(status: WaitStatus, report: Option<Vec<u8>>) -> Ended {
 }
 
 impl Child {
-    fn take(&mut self, status: Status) {
+    fn take(&mut self, status: Status, fds: Vec<OwnedFd>) {
         match status {
+            Status::Held => self.sent.extend(fds),
             Status::Resolved { uid, gid } => self.give_away(uid, gid),
             Status::Failed(failure) => self.stage = Stage::Failing(failure),
             Status::Began => self.stage = Stage::Running,

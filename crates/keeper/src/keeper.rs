@@ -121,12 +121,14 @@ impl Keeper {
 
     fn tell(&mut self, event: Happened) {
         match event {
-            Happened::Started(Owner::Object(object_id)) => self.object_started(&object_id),
+            Happened::Started(Owner::Object(object_id), sent) => {
+                self.object_started(&object_id, sent);
+            }
             Happened::Failed(Owner::Object(object_id), failure) => {
                 self.object_failed(&object_id, failure);
             }
             Happened::Ended(Owner::Object(object_id), end) => self.object_ended(&object_id, end),
-            Happened::Started(Owner::Service(name)) => self.service_started(&name),
+            Happened::Started(Owner::Service(name), _) => self.service_started(&name),
             Happened::Failed(Owner::Service(name), failure) => self.service_failed(&name, failure),
             Happened::Ended(Owner::Service(name), end) => self.service_ended(&name, end),
         }

@@ -135,6 +135,7 @@ fn add_child(keeper: &mut Keeper, saved: SavedChild) -> Result<(), rustix::io::E
         stage: ChildStage::Running,
         grant: None,
         report: saved.report,
+        sent: Vec::new(),
     };
     keeper.children.alive.insert(saved.pid, child);
     Ok(())

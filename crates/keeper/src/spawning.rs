@@ -17,7 +17,7 @@ use crate::objects::{Object, State, MAX_ID_BYTES};
 use crate::proc_stat;
 
 /// Longest plan in a memfd.
-const MAX_PLAN_BYTES: u64 = 4 * 1024 * 1024;
+const MAX_PLAN_BYTES: u64 = 8 * 1024 * 1024;
 
 /// The arguments of `Spawn`.
 pub(crate) struct Spawn {
@@ -125,10 +125,11 @@ impl Keeper {
         })
     }
 
-    pub(crate) fn object_started(&mut self, object_id: &str) {
+    pub(crate) fn object_started(&mut self, object_id: &str, sent: Vec<OwnedFd>) {
         let Some(object) = self.objects.get_mut(object_id) else {
             return;
         };
+        object.held.extend(sent.into_iter().map(Rc::new));
         if let State::SettingUp(askers) = std::mem::replace(&mut object.state, State::Live) {
             for (position, asker) in askers.into_iter().enumerate() {
                 let answer = Ok(object.spawned(position > 0));

@@ -10,6 +10,8 @@ use crate::error::WireError;
 pub const MAX_FRAME: usize = 256 * 1024;
 /// Most bytes that one data frame carries, so that the frame stays below [`MAX_FRAME`].
 pub const MAX_DATA: usize = MAX_FRAME - 64;
+/// Longest open, in parts or whole.
+pub const MAX_OPEN: usize = 16 << 20;
 /// Credit that a channel has beyond its first offset unless the open says otherwise.
 pub const DEFAULT_CREDIT: u64 = 1 << 20;
 
@@ -20,6 +22,7 @@ const END: u8 = 3;
 const ERROR: u8 = 4;
 const CLOSE: u8 = 5;
 const ITEM: u8 = 6;
+const PART: u8 = 7;
 
 /// What a client sends, borrowed from its bytes.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,6 +52,13 @@ pub enum Incoming<'a> {
     },
     /// No longer interested.
     Close,
+    /// A piece of an open that is longer than a frame.
+    Part {
+        /// Whether the open is complete with it.
+        last: bool,
+        /// The piece.
+        bytes: &'a [u8],
+    },
 }
 
 fn malformed(what: &str) -> WireError {
@@ -73,11 +83,7 @@ pub fn decode(frame: &[u8]) -> Result<(u32, Incoming<'_>), WireError> {
         }
         (DATA, 5) => {
             let (channel, offset) = channel_and_offset(&mut rest)?;
-            let count = decode::read_bin_len(&mut rest).map_err(|_| malformed("bytes"))? as usize;
-            let bytes = rest
-                .get(..count)
-                .ok_or_else(|| malformed("bytes cut short"))?;
-            rest = &rest[count..];
+            let bytes = bytes_of(&mut rest)?;
             Incoming::Data {
                 channel,
                 offset,
@@ -89,6 +95,11 @@ pub fn decode(frame: &[u8]) -> Result<(u32, Incoming<'_>), WireError> {
             Incoming::Until { channel, offset }
         }
         (CLOSE, 2) => Incoming::Close,
+        (PART, 4) => {
+            let last = decode::read_bool(&mut rest).map_err(|_| malformed("last"))?;
+            let bytes = bytes_of(&mut rest)?;
+            Incoming::Part { last, bytes }
+        }
         _ => return Err(malformed("kind or length")),
     };
     if rest.is_empty() {
@@ -96,6 +107,16 @@ pub fn decode(frame: &[u8]) -> Result<(u32, Incoming<'_>), WireError> {
     } else {
         Err(malformed("bytes after the end"))
     }
+}
+
+fn bytes_of<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], WireError> {
+    let count = decode::read_bin_len(rest).map_err(|_| malformed("bytes"))? as usize;
+    let whole: &'a [u8] = rest;
+    let bytes = whole
+        .get(..count)
+        .ok_or_else(|| malformed("bytes cut short"))?;
+    *rest = &whole[count..];
+    Ok(bytes)
 }
 
 fn channel_and_offset(rest: &mut &[u8]) -> Result<(u8, u64), WireError> {

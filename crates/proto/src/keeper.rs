@@ -46,7 +46,7 @@ pub enum Call {
         plan: Option<Box<Plan>>,
         /// A sealed memfd with the msgpack of the plan.
         plan_fd: Option<FdIndex>,
-        /// Descriptors kept with the object until `Ack`, in this order.
+        /// Descriptors kept with the object until `Ack`, in this order; after them what the plan itself opens.
         held: Vec<FdIndex>,
     },
     /// Keep descriptors and a tag without a process (the layer namespace). Replaces one of that ID.

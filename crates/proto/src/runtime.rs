@@ -263,6 +263,25 @@ pub struct ExecSpec {
     pub max_output_bytes: u64,
     /// Its end is the sandbox's end.
     pub is_main: bool,
+    /// Both outputs are one pipe, channel 1.
+    #[serde(default)]
+    pub merge_stderr: bool,
+    /// All three standard descriptors are a new terminal; its output is channel 1.
+    #[serde(default)]
+    pub pty: Option<PtySize>,
+    /// Given as descriptor 9, a sealed file to be read: a script that is too long for an argument.
+    #[serde(default)]
+    pub script: Option<ByteBuf>,
+}
+
+/// Size of a terminal in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PtySize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters in a line.
+    pub cols: u16,
 }
 
 /// Parameters of `exec.start`: an [`ExecSpec`], and how its output is wanted.
@@ -297,6 +316,15 @@ pub struct ExecStart {
     pub max_output_bytes: u64,
     /// See [`ExecSpec`].
     pub is_main: bool,
+    /// See [`ExecSpec`].
+    #[serde(default)]
+    pub merge_stderr: bool,
+    /// See [`ExecSpec`].
+    #[serde(default)]
+    pub pty: Option<PtySize>,
+    /// See [`ExecSpec`].
+    #[serde(default)]
+    pub script: Option<ByteBuf>,
     /// How the output comes.
     pub mode: Mode,
     /// First credit.
@@ -323,6 +351,9 @@ impl ExecStart {
             backpressure: self.backpressure,
             max_output_bytes: self.max_output_bytes,
             is_main: self.is_main,
+            merge_stderr: self.merge_stderr,
+            pty: self.pty,
+            script: self.script,
         };
         (spec, self.mode, self.credit)
     }
@@ -380,6 +411,21 @@ pub struct ExecAttach {
     /// What the edge has recorded: a runtime that began after the exec was acknowledged knows only its files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<ExecEnd>,
+    /// Whose standard input comes on this stream: each writer counts its own bytes. 0 is who started it.
+    #[serde(default)]
+    pub writer: u64,
+}
+
+/// Parameters of `exec.resize`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecResize {
+    /// The sandbox.
+    pub sandbox_id: String,
+    /// The exec.
+    pub exec_id: String,
+    /// The new size.
+    pub size: PtySize,
 }
 
 /// Parameters of `exec.kill`.
@@ -440,6 +486,9 @@ pub struct ExecEnd {
     pub duration_ns: u64,
     /// What it used.
     pub usage: ExecUsage,
+    /// Channel 1 is both outputs in the order they were written.
+    #[serde(default)]
+    pub merged: bool,
 }
 
 /// An exec as the runtime sees it.
@@ -478,6 +527,25 @@ pub struct OutputTail {
     pub exec_id: String,
     /// At most so many per stream.
     pub bytes: u64,
+}
+
+/// Parameters of `output.read`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputRead {
+    /// The sandbox.
+    pub sandbox_id: String,
+    /// The exec.
+    pub exec_id: String,
+    /// Where to begin.
+    #[serde(default)]
+    pub offsets: Offsets,
+    /// Where each channel ended.
+    #[serde(default)]
+    pub ends: Offsets,
+    /// First credit.
+    #[serde(default)]
+    pub credit: Offsets,
 }
 
 /// Parameters of `layer.evict`.

@@ -91,6 +91,12 @@ fn exec_spec() -> ExecSpec {
         backpressure: false,
         max_output_bytes: 10 << 20,
         is_main: true,
+        merge_stderr: false,
+        pty: Some(PtySize {
+            rows: 24,
+            cols: 300,
+        }),
+        script: None,
     }
 }
 
@@ -111,6 +117,9 @@ fn exec_start() -> ExecStart {
         backpressure: false,
         max_output_bytes: 10 << 20,
         is_main: false,
+        merge_stderr: true,
+        pty: None,
+        script: Some(ByteBuf::from(vec![0xff, 10])),
         mode: Mode::Stream,
         credit: BTreeMap::from([(1, 1 << 20), (2, 1 << 20)]),
     }
@@ -162,6 +171,7 @@ fn exec_end() -> ExecEnd {
             cpu_ns: 5,
             memory_peak_bytes: 6,
         },
+        merged: true,
     }
 }
 
@@ -219,6 +229,19 @@ fn requests() {
         credit: BTreeMap::new(),
         max_output_bytes: Some(1000),
         end: None,
+        writer: 1 << 63,
+    };
+    let resize = ExecResize {
+        sandbox_id: SANDBOX.into(),
+        exec_id: EXEC.into(),
+        size: PtySize { rows: 50, cols: 80 },
+    };
+    let kept = OutputRead {
+        sandbox_id: SANDBOX.into(),
+        exec_id: EXEC.into(),
+        offsets: BTreeMap::from([(1, 5)]),
+        ends: BTreeMap::from([(1, 1 << 20), (2, 0)]),
+        credit: BTreeMap::from([(1, 70_000)]),
     };
     let read = FileRead {
         sandbox_id: SANDBOX.into(),
@@ -323,6 +346,7 @@ fn requests() {
             vector("exec.start", &exec_start()),
             vector("exec.attach", &attach),
             vector("exec.kill", &kill),
+            vector("exec.resize", &resize),
             vector(
                 "exec.ack",
                 &ExecAck {
@@ -330,6 +354,7 @@ fn requests() {
                 },
             ),
             vector("output.tail", &tail),
+            vector("output.read", &kept),
             vector("file.read", &read),
             vector("file.write", &write),
             vector("file.call", &calling),

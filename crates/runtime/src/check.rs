@@ -2,7 +2,7 @@
 
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::holding::JobLease;
-use dsec_proto::runtime::{ExecSpec, SandboxSpec};
+use dsec_proto::runtime::{ExecSpec, PtySize, SandboxSpec};
 
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
@@ -10,6 +10,8 @@ const TIB: u64 = 1 << 40;
 const MAX_LAYERS: usize = 64;
 /// Longest argv and environment; the kernel's own bound may be lower.
 const MAX_ARGUMENTS: usize = 4 << 20;
+/// Longest script, with what is put before it.
+const MAX_SCRIPT: u64 = 11 * MIB;
 /// Most output that can be asked for, per stream.
 pub const MAX_OUTPUT: u64 = 64 * MIB;
 /// A year: longer times are mistakes.
@@ -246,6 +248,11 @@ pub fn exec(spec: &ExecSpec) -> WireResult<()> {
     if let Some(cwd) = &spec.cwd {
         path("cwd", cwd, true)?;
     }
+    if let Some(size) = spec.pty {
+        pty_size(size)?;
+    }
+    let script = spec.script.as_ref().map_or(0, |script| script.len());
+    within("script", script as u64, 0, MAX_SCRIPT)?;
     user(&spec.user)?;
     limits(spec.timeout_ms, spec.grace_ms, spec.max_output_bytes)
 }
@@ -258,6 +265,19 @@ pub fn limits(timeout_ms: Option<u64>, grace_ms: u64, max_output_bytes: u64) -> 
     within("max_output_bytes", max_output_bytes, 0, MAX_OUTPUT)?;
     within("grace_ms", grace_ms, 0, MAX_MS)?;
     within("timeout_ms", timeout_ms.unwrap_or(1), 1, MAX_MS)
+}
+
+/// A size that a terminal can have.
+///
+/// # Errors
+/// `invalid_argument`.
+pub fn pty_size(size: PtySize) -> WireResult<()> {
+    within(
+        "pty",
+        u64::from(size.rows.min(size.cols)),
+        1,
+        u64::from(u16::MAX),
+    )
 }
 
 /// A path inside a sandbox.

@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 
 use dsec_proto::error::{WireError, WireResult};
-use dsec_proto::frame::{self, Incoming, MAX_FRAME};
+use dsec_proto::frame::{self, Incoming, MAX_FRAME, MAX_OPEN};
 use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -122,10 +122,14 @@ async fn read(
     frames: mpsc::Sender<Vec<u8>>,
 ) -> io::Result<()> {
     let mut reader = BufReader::with_capacity(64 << 10, reader);
-    let mut streams: HashMap<u32, mpsc::UnboundedSender<Input>> = HashMap::new();
+    let mut streams = Streams {
+        node,
+        frames,
+        open: HashMap::new(),
+        parts: HashMap::new(),
+        sealed: false,
+    };
     let mut bytes = Vec::new();
-    // The edge copies a transfer's frames unread: nothing else may be asked in its name.
-    let mut sealed = false;
     loop {
         let length = reader.read_u32().await? as usize;
         if length > MAX_FRAME {
@@ -135,62 +139,108 @@ async fn read(
         }
         bytes.resize(length, 0);
         reader.read_exact(&mut bytes).await?;
-        let (stream, incoming) =
-            frame::decode(&bytes).map_err(|error| io::Error::other(error.message))?;
-        match incoming {
-            Incoming::Open { method, params } => {
-                if sealed {
-                    return Err(io::Error::other("a transfer has its connection to itself"));
-                }
-                sealed = method.starts_with("transfer.") && method != "transfer.cancel";
-                streams.retain(|_, input| !input.is_closed());
-                let (input, receiver) = mpsc::unbounded_channel();
-                let out = Out {
-                    stream,
-                    frames: frames.clone(),
-                };
-                if streams.insert(stream, input).is_some() {
-                    return Err(io::Error::other(format!("stream {stream} is open already")));
-                }
-                let stream = Stream {
-                    input: receiver,
-                    out,
-                };
-                let call =
-                    methods::call(Rc::clone(node), method.to_owned(), params.to_vec(), stream);
-                tokio::task::spawn_local(call);
-            }
-            Incoming::Data {
-                channel,
-                offset,
-                bytes,
-            } => {
-                pass(
-                    &streams,
+        streams.take(&bytes)?;
+    }
+}
+
+/// What a client has opened.
+struct Streams<'a> {
+    node: &'a Rc<Node>,
+    frames: mpsc::Sender<Vec<u8>>,
+    open: HashMap<u32, mpsc::UnboundedSender<Input>>,
+    /// Opens that are longer than a frame, as far as they have come.
+    parts: HashMap<u32, Vec<u8>>,
+    /// The edge copies a transfer's frames unread: nothing else may be asked in its name.
+    sealed: bool,
+}
+
+impl Streams<'_> {
+    fn take(&mut self, frame: &[u8]) -> io::Result<()> {
+        match decoded(frame)? {
+            (stream, Incoming::Open { method, params }) => self.open(stream, method, params)?,
+            (
+                stream,
+                Incoming::Data {
+                    channel,
+                    offset,
+                    bytes,
+                },
+            ) => {
+                let bytes = bytes.to_vec();
+                self.pass(
                     stream,
                     Input::Data {
                         channel,
                         offset,
-                        bytes: bytes.to_vec(),
+                        bytes,
                     },
                 );
             }
-            Incoming::Until { channel, offset } => {
-                pass(&streams, stream, Input::Until { channel, offset })
+            (stream, Incoming::Until { channel, offset }) => {
+                self.pass(stream, Input::Until { channel, offset });
             }
-            Incoming::Close => {
-                pass(&streams, stream, Input::Close);
-                streams.remove(&stream);
+            (stream, Incoming::Close) => {
+                self.pass(stream, Input::Close);
+                self.open.remove(&stream);
+                self.parts.remove(&stream);
             }
+            (stream, Incoming::Part { last, bytes }) => self.part(stream, last, bytes)?,
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, stream: u32, method: &str, params: &[u8]) -> io::Result<()> {
+        if self.sealed {
+            return Err(io::Error::other("a transfer has its connection to itself"));
+        }
+        self.sealed = method.starts_with("transfer.") && method != "transfer.cancel";
+        self.open.retain(|_, input| !input.is_closed());
+        let (input, receiver) = mpsc::unbounded_channel();
+        if self.open.insert(stream, input).is_some() {
+            return Err(io::Error::other(format!("stream {stream} is open already")));
+        }
+        let out = Out {
+            stream,
+            frames: self.frames.clone(),
+        };
+        let opened = Stream {
+            input: receiver,
+            out,
+        };
+        let (node, method) = (Rc::clone(self.node), method.to_owned());
+        tokio::task::spawn_local(methods::call(node, method, params.to_vec(), opened));
+        Ok(())
+    }
+
+    fn part(&mut self, stream: u32, last: bool, bytes: &[u8]) -> io::Result<()> {
+        let so_far: usize = self.parts.values().map(Vec::len).sum();
+        if so_far + bytes.len() > MAX_OPEN {
+            return Err(io::Error::other("an open is too long"));
+        }
+        let whole = self.parts.entry(stream).or_default();
+        whole.extend_from_slice(bytes);
+        if !last {
+            return Ok(());
+        }
+        let whole = self.parts.remove(&stream).unwrap_or_default();
+        match decoded(&whole)? {
+            (named, Incoming::Open { method, params }) if named == stream => {
+                self.open(stream, method, params)
+            }
+            _ => Err(io::Error::other("parts that are no open")),
+        }
+    }
+
+    /// Frames for a stream that is over cross its end on the way and mean nothing.
+    fn pass(&self, stream: u32, input: Input) {
+        if let Some(stream) = self.open.get(&stream) {
+            let _ = stream.send(input);
         }
     }
 }
 
-/// Frames for a stream that is over cross its end on the way and mean nothing.
-fn pass(streams: &HashMap<u32, mpsc::UnboundedSender<Input>>, stream: u32, input: Input) {
-    if let Some(stream) = streams.get(&stream) {
-        let _ = stream.send(input);
-    }
+fn decoded(frame: &[u8]) -> io::Result<(u32, Incoming<'_>)> {
+    frame::decode(frame).map_err(|error| io::Error::other(error.message))
 }
 
 /// Refuses a method.

@@ -7,9 +7,9 @@ use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::frame::{self, MAX_DATA};
 use dsec_proto::net::{NetSet, NetUsage};
 use dsec_proto::runtime::{
-    Empty, Evicted, ExecAck, ExecAttach, ExecKill, ExecList, ExecStart, Features, Hello,
-    HelloParams, LayerEvict, ManySandboxes, OneSandbox, OutputTail, SandboxList, SandboxSpec,
-    SandboxStop, Started, TransferKind, Usage, VERSION,
+    Empty, Evicted, ExecAck, ExecAttach, ExecKill, ExecList, ExecResize, ExecStart, Features,
+    Hello, HelloParams, LayerEvict, ManySandboxes, OneSandbox, OutputTail, SandboxList,
+    SandboxSpec, SandboxStop, Started, TransferKind, Usage, VERSION,
 };
 use dsec_proto::session::{RunList, SessionCancel, SessionClose};
 
@@ -66,6 +66,7 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
         "exec.start" => exec_start(&node, &params, &mut stream).await,
         "exec.attach" => exec_attach(&node, &params, &mut stream).await,
         "exec.kill" => answer!(exec_kill(&node, &params)),
+        "exec.resize" => answer!(exec_resize(&node, &params)),
         "exec.ack" => answer!(exec_ack(&node, &params)),
         "exec.list" => answer!(exec_list(&node, &params)),
         "session.open" => answer!(session_open(&node, &params)),
@@ -74,6 +75,7 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
         "session.close" => answer!(session_close(&node, &params)),
         "session.runs" => answer!(session_runs(&node, &params)),
         "output.tail" => answer!(output_tail(&node, &params, &stream)),
+        "output.read" => output_read(&node, &params, &mut stream).await,
         "output.remove" => answer!(output_remove(&node, &params)),
         "file.read" => files::read(&node, &params, &mut stream).await,
         "file.write" => files::write(&node, &params, &mut stream).await,
@@ -128,6 +130,7 @@ async fn hello(node: &Node, params: &[u8]) -> WireResult<Hello> {
         "tools",
         "sessions",
         "ports",
+        "pty",
     ];
     Ok(Hello {
         version: VERSION,
@@ -208,6 +211,7 @@ async fn exec_start(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
             offsets: BTreeMap::new(),
             credit,
             max_output_bytes: spec.max_output_bytes,
+            writer: 0,
         };
         Ok((exec::start(node, spec).await?, wanted))
     };
@@ -232,6 +236,7 @@ async fn exec_attach(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
             offsets: asked.offsets,
             credit: asked.credit,
             max_output_bytes: most,
+            writer: asked.writer,
         };
         Ok((exec, wanted))
     };
@@ -247,6 +252,12 @@ async fn follow(node: &Rc<Node>, begun: WireResult<(Rc<exec::Exec>, Wanted)>, st
 
 async fn exec_kill(node: &Rc<Node>, params: &[u8]) -> WireResult<Empty> {
     exec::kill(node, frame::params::<ExecKill>(params)?)
+        .await
+        .map(|()| Empty {})
+}
+
+async fn exec_resize(node: &Node, params: &[u8]) -> WireResult<Empty> {
+    exec::resize(node, frame::params::<ExecResize>(params)?)
         .await
         .map(|()| Empty {})
 }
@@ -311,6 +322,16 @@ async fn output_tail(node: &Node, params: &[u8], stream: &Stream) -> WireResult<
         }
     }
     Ok(Empty {})
+}
+
+async fn output_read(node: &Node, params: &[u8], stream: &mut Stream) {
+    let outcome = match frame::params(params) {
+        Ok(asked) => exec::kept::read(node, asked, stream).await,
+        Err(error) => Some(Err(error)),
+    };
+    if let Some(outcome) = outcome {
+        stream.out.finish(outcome).await;
+    }
 }
 
 async fn output_remove(node: &Node, params: &[u8]) -> WireResult<Empty> {

@@ -130,7 +130,13 @@ fn new(target: &str, kind: &str, options: &[(&str, &str)], attributes: u64) -> M
 fn tree(parts: &InitParts) -> Tree {
     let plain = attr::NOSUID | attr::NODEV | attr::NOEXEC;
     let shm = parts.shm_bytes.to_string();
-    let terminals = [("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
+    // All sandboxes together have `kernel.pty.max` less its reserve: none may take them all.
+    let terminals = [
+        ("ptmxmode", "0666"),
+        ("mode", "0620"),
+        ("gid", "5"),
+        ("max", "128"),
+    ];
     let mut mounts = vec![
         new("/proc", "proc", &[("hidepid", "invisible")], plain),
         mount("/dev", Source::Detached(parts.devices)),
@@ -323,6 +329,13 @@ pub fn exec(
     steps.extend(become_user(entrant));
     if strict {
         steps.push(Step::NoNewPrivs);
+    }
+    if let Some(size) = spec.pty {
+        // As the user: the terminal belongs to whoever opens it.
+        steps.push(Step::OpenPty {
+            rows: size.rows,
+            cols: size.cols,
+        });
     }
     steps.push(Step::Chdir {
         path,

@@ -1,6 +1,7 @@
 //! Taking up what a former runtime left: from the keeper's list, the groups, the pool and the output files.
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use dsec_proto::keeper::{Call, Object};
@@ -188,6 +189,7 @@ async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
         )
         .await
     {
+        Ok((_, fds)) if exec.tag.borrow().terminal => take_up_terminal(node, &exec, fds).await,
         Ok((_, mut pipes)) => {
             let more = pipes.split_off(exec.streams.len().min(pipes.len()));
             for (stream, pipe) in exec.streams.iter().zip(pipes) {
@@ -199,7 +201,8 @@ async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
         }
         Err(refusal) => tracing::error!(exec_id = exec.id, "its pipes: {}", refusal.message),
     }
-    if exec.tag.borrow().stdin && object.ended.is_none() {
+    let piped = exec.tag.borrow().stdin && !exec.tag.borrow().terminal;
+    if piped && object.ended.is_none() {
         take_up_stdin(node, &exec).await;
     }
     if object.ended.is_none() {
@@ -224,6 +227,22 @@ async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
     true
 }
 
+/// Both ends of the pipe that its output goes through, and the master.
+async fn take_up_terminal(node: &Node, exec: &Exec, fds: Vec<OwnedFd>) {
+    let mut fds = fds.into_iter();
+    let (Some(reader), Some(writer), Some(master)) = (fds.next(), fds.next(), fds.next()) else {
+        return tracing::error!(exec_id = exec.id, "its terminal is not held");
+    };
+    exec.streams[0].pipe.replace(Some(Rc::new(reader)));
+    exec.relay.replace(Some(Rc::new(writer)));
+    let object_id = stdin_object(&exec.sandbox.id, &exec.id);
+    let input = node.keeper.call(Call::Fetch { object_id }, &[]).await;
+    let buffer = input.ok().and_then(|(_, mut fds)| fds.pop());
+    if let Err(error) = exec::adopt(node, exec, master, buffer).await {
+        tracing::error!(exec_id = exec.id, "its terminal: {error}");
+    }
+}
+
 async fn take_up_stdin(node: &Rc<Node>, exec: &Rc<Exec>) {
     let call = Call::Fetch {
         object_id: stdin_object(&exec.sandbox.id, &exec.id),
@@ -235,7 +254,8 @@ async fn take_up_stdin(node: &Rc<Node>, exec: &Rc<Exec>) {
     let (Some(buffer), Some(pipe)) = (fds.pop(), fds.pop()) else {
         return;
     };
-    match Stdin::again(pipe, buffer) {
+    let record = node.config.output().join(&exec.sandbox.id).join(&exec.id);
+    match Stdin::again(pipe, buffer, &record) {
         Ok(stdin) => drop(exec.stdin.replace(Some(Rc::new(stdin)))),
         Err(error) => tracing::error!(exec_id = exec.id, "its standard input: {error}"),
     }

@@ -146,6 +146,12 @@ pub struct ExecTag {
     /// Whether it is a session's shell.
     #[serde(default)]
     pub session: bool,
+    /// Channel 1 is both outputs.
+    #[serde(default)]
+    pub merged: bool,
+    /// It has a terminal.
+    #[serde(default)]
+    pub terminal: bool,
     /// Counters at the beginning.
     pub baseline: Baseline,
 }

@@ -132,6 +132,12 @@ fn check_steps(plan: &Plan) -> Result<(), String> {
     if plan.steps.iter().filter(resolves).count() > 1 {
         return Err("a plan resolves one user".to_owned());
     }
+    let opens = |step: &&Step| matches!(step, Step::OpenPty { .. });
+    match plan.steps.iter().filter(opens).count() {
+        0 => {}
+        1 => check_terminal(plan)?,
+        _ => return Err("a session has one terminal".to_owned()),
+    }
     for step in &plan.steps {
         match step {
             Step::Enter { kinds, .. } if kinds.contains(&Namespace::Pid) => {
@@ -152,4 +158,15 @@ fn check_steps(plan: &Plan) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// A terminal takes the place of the three standard descriptors.
+fn check_terminal(plan: &Plan) -> Result<(), String> {
+    match &plan.end {
+        End::Exec(exec) if exec.fds.iter().all(|(_, target)| *target > 2) => Ok(()),
+        End::Exec(_) => {
+            Err("a terminal is the program's 0, 1 and 2, and nothing else is".to_owned())
+        }
+        End::File(_) => Err("a file operation has no terminal".to_owned()),
+    }
 }

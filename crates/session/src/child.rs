@@ -10,7 +10,7 @@ use crate::failing::{Doing, Fault};
 use crate::passwd::Found;
 use crate::plan::{End, Failure, Ids, Plan, Step};
 use crate::status::{self, Status};
-use crate::{check, exec, fdmap, file_op, mounts, steps, sys, users};
+use crate::{check, exec, fdmap, file_op, mounts, steps, sys, terminal, users};
 
 /// Exit code of a child that was never executed; the parent reports the failure, not this.
 const UNEXECUTED: i32 = 127;
@@ -39,6 +39,7 @@ pub(crate) fn run(start: Start<'_>) -> ! {
             keep: u64::MAX,
             found: None,
             root: None,
+            terminal: None,
         };
         child.carry_out(plan)
     }));
@@ -66,6 +67,8 @@ struct Child<'a> {
     keep: u64,
     found: Option<Found>,
     root: Option<BorrowedFd<'a>>,
+    /// The other end of the terminal that `OpenPty` made.
+    terminal: Option<OwnedFd>,
 }
 
 impl<'a> Child<'a> {
@@ -78,7 +81,8 @@ impl<'a> Child<'a> {
         match &plan.end {
             End::Exec(program) => {
                 let home = self.found.as_ref().map(|found| found.home.as_slice());
-                Err(exec::run(program, self.fds, home, self.channel).at("exec"))
+                let terminal = self.terminal.as_ref();
+                Err(exec::run(program, self.fds, terminal, home, self.channel).at("exec"))
             }
             End::File(op) => {
                 let channel = self.channel.as_fd();
@@ -148,6 +152,11 @@ impl<'a> Child<'a> {
             }
             Step::NoNewPrivs => rustix::thread::set_no_new_privs(true).doing(|| "set no_new_privs"),
             Step::Chdir { path, create } => steps::chdir(path, *create),
+            Step::OpenPty { rows, cols } => {
+                let opened = terminal::open(self.channel.as_fd(), *rows, *cols)?;
+                self.terminal = Some(opened);
+                Ok(())
+            }
             Step::ParentDeathSignal(signal) => steps::parent_death_signal(*signal),
             Step::HostUser { uid, gid } => steps::host_user(*uid, *gid),
         }

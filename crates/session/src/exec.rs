@@ -17,10 +17,11 @@ const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 pub(crate) fn run(
     exec: &Exec,
     fds: &[OwnedFd],
+    terminal: Option<&OwnedFd>,
     home: Option<&[u8]>,
     channel: &mut OwnedFd,
 ) -> Fault {
-    match prepare(exec, fds, channel) {
+    match prepare(exec, fds, terminal, channel) {
         Ok(file) => {
             let env = with_home(exec, home);
             if let Err(errno) = sys::unblock_signals() {
@@ -33,8 +34,21 @@ pub(crate) fn run(
 }
 
 /// Put every descriptor at its number; everything else closes at the exec. Returns the program's own file.
-fn prepare(exec: &Exec, fds: &[OwnedFd], channel: &mut OwnedFd) -> Result<Option<OwnedFd>, Fault> {
-    let targets: Vec<i32> = exec.fds.iter().map(|(_, target)| *target).collect();
+fn prepare(
+    exec: &Exec,
+    fds: &[OwnedFd],
+    terminal: Option<&OwnedFd>,
+    channel: &mut OwnedFd,
+) -> Result<Option<OwnedFd>, Fault> {
+    let mut placed: Vec<(BorrowedFd<'_>, i32)> = exec
+        .fds
+        .iter()
+        .map(|(index, target)| (fds[usize::from(*index)].as_fd(), *target))
+        .collect();
+    if let Some(terminal) = terminal {
+        placed.extend((0..3).map(|target| (terminal.as_fd(), target)));
+    }
+    let targets: Vec<i32> = placed.iter().map(|(_, target)| *target).collect();
     let floor = fdmap::floor(targets.iter().copied());
     let moved = |fd: BorrowedFd<'_>| {
         rustix::io::fcntl_dupfd_cloexec(fd, floor).doing(|| "copy a descriptor")
@@ -45,8 +59,8 @@ fn prepare(exec: &Exec, fds: &[OwnedFd], channel: &mut OwnedFd) -> Result<Option
         None => None,
     };
     let mut copies = Vec::with_capacity(targets.len());
-    for (index, target) in &exec.fds {
-        copies.push((moved(fds[usize::from(*index)].as_fd())?, *target));
+    for (source, target) in placed {
+        copies.push((moved(source)?, target));
     }
     for (copy, target) in &copies {
         sys::dup2(copy.as_fd(), *target).doing(|| format!("place descriptor {target}"))?;

@@ -30,5 +30,6 @@ pub mod status;
 mod steps;
 mod sys;
 mod tar;
+mod terminal;
 mod unpack;
 mod users;

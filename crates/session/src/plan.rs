@@ -134,6 +134,14 @@ pub enum Step {
         /// As Docker does with an image's WorkingDir.
         create: bool,
     },
+    /// Open a terminal of the entered root's devpts as the user that `Ids` made, and make it this session's. The
+    /// program gets it as 0, 1 and 2; the keeper holds its master after the object's other descriptors.
+    OpenPty {
+        /// Lines.
+        rows: u16,
+        /// Characters in a line.
+        cols: u16,
+    },
     /// Signal that the kernel sends when the keeper dies.
     ParentDeathSignal(i32),
     /// Run the service as this host user.

@@ -1,17 +1,24 @@
 //! The status channel: a socket pair between the parent and one forked child, for the time until the program
 //! is executed. End of file without [`Status::Failed`] means executed, or killed; the parent tells which.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{Failure, FileReport};
 
 /// Longest message of a child.
 const MAX_MESSAGE: usize = 16 * 1024;
+/// Most descriptors with a message.
+const MAX_FDS: usize = 4;
+const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 
 /// Child to parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +30,8 @@ pub enum Status {
         /// Primary group.
         gid: u32,
     },
+    /// The descriptors with this message are to be held with the object, after those it has.
+    Held,
     /// A step failed; the child exits.
     Failed(Failure),
     /// A file operation has opened and checked its file.
@@ -32,10 +41,10 @@ pub enum Status {
 }
 
 /// What the parent reads.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Received {
-    /// A message.
-    Status(Status),
+    /// A message, and the descriptors that came with it.
+    Status(Box<Status>, Vec<OwnedFd>),
     /// Nothing now.
     Nothing,
     /// The child's end is closed: it was executed, it exited, or it was killed.
@@ -68,10 +77,27 @@ pub(crate) fn tell(channel: BorrowedFd<'_>, status: &Status) {
         let _gone = net::sendmsg(
             channel,
             &[IoSlice::new(&bytes)],
-            &mut net::SendAncillaryBuffer::default(),
+            &mut SendAncillaryBuffer::default(),
             SendFlags::NOSIGNAL,
         );
     }
+}
+
+/// Send a message with descriptors, which the parent must get: nobody else will have them.
+pub(crate) fn send(
+    channel: BorrowedFd<'_>,
+    status: &Status,
+    fds: &[&OwnedFd],
+) -> Result<(), Errno> {
+    let bytes = rmp_serde::to_vec_named(status).map_err(|_| Errno::INVAL)?;
+    let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
+    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(Errno::MSGSIZE);
+    }
+    let message = [IoSlice::new(&bytes)];
+    net::sendmsg(channel, &message, &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
 /// Wait for the parent's one byte; false when it is gone.
@@ -100,8 +126,12 @@ pub fn go(channel: impl AsFd) -> Result<(), Errno> {
 /// When the channel itself fails; a message that is none is a failure of the child.
 pub fn receive(channel: impl AsFd) -> Result<Received, Errno> {
     let mut buffer = vec![0_u8; MAX_MESSAGE];
-    let length = match net::recv(channel, &mut buffer, RecvFlags::DONTWAIT) {
-        Ok((length, _)) => length,
+    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let message = &mut [IoSliceMut::new(&mut buffer)];
+    let length = match net::recvmsg(channel, message, &mut control, flags) {
+        Ok(received) => received.bytes,
         Err(Errno::AGAIN) => return Ok(Received::Nothing),
         Err(Errno::CONNRESET) => return Ok(Received::Closed),
         Err(errno) => return Err(errno),
@@ -116,5 +146,11 @@ pub fn receive(channel: impl AsFd) -> Result<Received, Errno> {
             message: format!("the child sent what is no message: {error}"),
         })
     });
-    Ok(Received::Status(status))
+    let mut fds = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = part {
+            fds.extend(received);
+        }
+    }
+    Ok(Received::Status(Box::new(status), fds))
 }

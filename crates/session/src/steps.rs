@@ -29,6 +29,7 @@ pub(crate) fn name(step: &Step) -> &'static str {
         Step::Seccomp { .. } => "seccomp",
         Step::NoNewPrivs => "no_new_privs",
         Step::Chdir { .. } => "chdir",
+        Step::OpenPty { .. } => "open_pty",
         Step::ParentDeathSignal(_) => "parent_death_signal",
         Step::HostUser { .. } => "host_user",
     }

@@ -159,6 +159,13 @@ pub(crate) fn set_limit(resource: u32, soft: u64, hard: u64) -> Result<(), Errno
     .map(drop)
 }
 
+/// Make reads and writes wait, or not, for everybody who has this open file.
+pub(crate) fn blocking(fd: &OwnedFd, wait: bool) -> Result<(), Errno> {
+    let mut flags = rustix::fs::fcntl_getfl(fd)?;
+    flags.set(rustix::fs::OFlags::NONBLOCK, !wait);
+    rustix::fs::fcntl_setfl(fd, flags)
+}
+
 /// Let every signal through again.
 pub(crate) fn unblock_signals() -> Result<(), Errno> {
     const KERNEL_SET_BYTES: usize = 8;

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from dsec.errors import InvalidArgument
+
 __all__ = [
     "Backend",
     "CreateRequest",
@@ -33,6 +35,8 @@ __all__ = [
     "Paused",
     "PortInfo",
     "PortRequest",
+    "Pty",
+    "ResizeRequest",
     "SandboxInfo",
     "SandboxState",
     "Status",
@@ -61,6 +65,17 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     pass
+
+
+class Pty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A terminal and its size in characters."""
+
+    rows: int = 24
+    cols: int = 80
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.rows <= 65535 and 1 <= self.cols <= 65535):
+            raise InvalidArgument(f"a terminal has 1 to 65535 rows and columns, not {self.rows} × {self.cols}")
 
 
 class Ended(StrEnum):
@@ -115,6 +130,8 @@ class CreateRequest(_Request, frozen=True, kw_only=True):
     workdir: str | None = None
     user: str | None = None
     command: Literal["image"] | list[str] | None = None
+    pty: Pty | None = None
+    stdin: bool = False
     network: Any = "none"
     endpoints: dict[str, str | Endpoint] = {}
     mounts: tuple[str, ...] = ()
@@ -237,6 +254,9 @@ class ExecInfo(_Answer, frozen=True, kw_only=True):
     oom_kills: int = 0
     quota_hits: list[str] = []
     usage: ExecUsage | None = None
+    merge_stderr: bool = False
+    stdin: bool = False
+    pty: bool = False
 
 
 class StopRequest(_Request, frozen=True, kw_only=True):
@@ -336,6 +356,12 @@ class KillRequest(_Request, frozen=True, kw_only=True):
 
     signal: int | None = None
     grace_s: float = 2.0
+
+
+class ResizeRequest(_Request, frozen=True, kw_only=True):
+    """The new size of an exec's terminal."""
+
+    pty: Pty
 
 
 class FileWritten(_Answer, frozen=True, kw_only=True):

@@ -93,6 +93,10 @@ ROUTES: tuple[Route, ...] = (
         request=types.KillRequest, answer=dict[str, Any],
     ),
     Route(
+        method="POST", path=_SANDBOX + "/execs/{exec_id}/resize", summary="Give an exec's terminal another size",
+        request=types.ResizeRequest, answer=dict[str, Any],
+    ),
+    Route(
         method="POST", path=_SANDBOX + "/stop", summary="Stop, confirmed",
         request=types.StopRequest, answer=types.Stopped,
     ),

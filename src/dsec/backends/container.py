@@ -122,6 +122,11 @@ class ContainerBackend:
         }
         await self._link.call("exec.kill", params, timeout_s=_STOP_TIMEOUT_S + grace_ms / 1000)
 
+    async def resize_exec(self, sandbox_id: str, exec_id: str, *, rows: int, cols: int) -> None:
+        """See the contract."""
+        size = {"rows": rows, "cols": cols}
+        await self._link.call("exec.resize", {"sandbox_id": sandbox_id, "exec_id": exec_id, "size": size})
+
     async def ack_execs(self, exec_ids: Sequence[str]) -> None:
         """See the contract."""
         await self._link.call("exec.ack", {"exec_ids": list(exec_ids)})

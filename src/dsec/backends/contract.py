@@ -162,6 +162,10 @@ class Backend(Protocol):
         """Signal an exec, or (``signal`` None) end it and confirm. An unknown ID is remembered."""
         ...
 
+    async def resize_exec(self, sandbox_id: str, exec_id: str, *, rows: int, cols: int) -> None:
+        """Give an exec's terminal another size."""
+        ...
+
     async def ack_execs(self, exec_ids: Sequence[str]) -> None:
         """The results of these are committed."""
         ...

@@ -293,7 +293,7 @@ class RuntimeLink:
         loop = asyncio.get_running_loop()
         number = self._number()
         future: asyncio.Future[Any] = loop.create_future()
-        self.send(frames.open_frame(number, method, params))
+        self._open(number, method, params)
         self._calls[number] = future
         # A timer of its own: asyncio.timeout, with its cancellation of the task, costs several times as much.
         late = loop.call_later(timeout_s, _too_late, future, method, timeout_s)
@@ -306,9 +306,13 @@ class RuntimeLink:
     def stream(self, method: str, params: dict[str, Any]) -> Stream:
         """Open a stream; raises NodeError when not connected."""
         stream = Stream(self, self._number())
-        self.send(frames.open_frame(stream.number, method, params))
+        self._open(stream.number, method, params)
         self._streams[stream.number] = stream
         return stream
+
+    def _open(self, number: int, method: str, params: dict[str, Any]) -> None:
+        for frame in frames.open_frames(number, method, params):
+            self.send(frame)
 
     def send(self, frame: bytes) -> None:
         """Queue a frame on the shared connection; raises NodeError when there is none."""

@@ -26,6 +26,7 @@ __all__ = [
     "NetUsage",
     "NodeStats",
     "Proof",
+    "PtySize",
     "RunEnd",
     "SandboxEnd",
     "SandboxFound",
@@ -52,6 +53,13 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     closed: bool = False
 
 
+class PtySize(msgspec.Struct, frozen=True, kw_only=True):
+    """Size of a terminal in characters."""
+
+    rows: int
+    cols: int
+
+
 class ExecSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A complete request to run a program: the runtime adds nothing from memory."""
 
@@ -69,6 +77,10 @@ class ExecSpec(msgspec.Struct, frozen=True, kw_only=True):
     backpressure: bool
     max_output_bytes: int
     is_main: bool
+    merge_stderr: bool = False
+    pty: PtySize | None = None
+    script: bytes | None = None
+    """Given as descriptor 9, a sealed file to be read."""
 
 
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,6 +213,7 @@ class ExecEnd(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float = 0.0
     duration_ns: int = 0
     usage: ExecUse = ExecUse()
+    merged: bool = False
 
 
 class RunEnd(msgspec.Struct, frozen=True, kw_only=True):

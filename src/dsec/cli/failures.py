@@ -28,6 +28,8 @@ def exit_code_of(error: DSecError, command: str) -> int:
         return 126
     if error.phase == "machine":
         return _MACHINE
+    if error.phase == "terminal":
+        return 1
     return OWN_FAULT if command in _DOCKERS else 1
 
 

@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from dsec.client.args import SandboxArgs
 
 __all__ = [
-    "Cpus", "Disk", "EndpointOption", "Env", "EnvFile", "IdleTimeout", "LabelOption", "Lifetime", "Memory", "Name",
-    "NetworkOption", "PidsLimit", "Pull", "SandboxRef", "SandboxRefs", "ShmSize", "Toolkit", "User", "Workdir",
-    "Workspace", "sandbox_args",
+    "Cpus", "DetachKeys", "Disk", "EndpointOption", "Env", "EnvFile", "IdleTimeout", "Interactive", "LabelOption",
+    "Lifetime", "Memory", "Name", "NetworkOption", "PidsLimit", "Pull", "SandboxRef", "SandboxRefs", "ShmSize",
+    "Toolkit", "Tty", "User", "Workdir", "Workspace", "sandbox_args",
 ]  # fmt: skip
 
+Interactive = Annotated[bool, typer.Option("-i", "--interactive", help="Pass standard input on.")]
+Tty = Annotated[bool, typer.Option("-t", "--tty", help="Give it a terminal.")]
+DetachKeys = Annotated[
+    str, typer.Option("--detach-keys", metavar="KEYS", help="Keys that leave its terminal and let it run on.")
+]
 Env = Annotated[list[str] | None, typer.Option("-e", "--env", metavar="K=V", help="Set a variable.")]
 EnvFile = Annotated[list[Path] | None, typer.Option("--env-file", help="Read variables from a file.")]
 Workdir = Annotated[str | None, typer.Option("-w", "--workdir", help="Working directory.")]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
-import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dsec.errors import InvalidArgument
 
-__all__ = ["age", "duration_s", "environment", "labels", "mib", "pairs", "signal_number", "size"]
+__all__ = ["age", "duration_s", "environment", "labels", "mib", "pairs", "size"]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?", re.IGNORECASE)
 _FACTORS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -80,20 +79,6 @@ def environment(
         elif word in here:
             complete.append(f"{word}={here[word]}")
     return pairs(complete, what="variable")
-
-
-def signal_number(text: str) -> int:
-    """A signal as ``9``, ``KILL`` or ``SIGKILL``."""
-    if text.isdigit():
-        number = int(text)
-        if 0 < number < signal.NSIG:
-            return number
-    else:
-        name = text.upper()
-        name = name if name.startswith("SIG") else f"SIG{name}"
-        if name in signal.Signals.__members__:
-            return signal.Signals[name].value
-    raise InvalidArgument(f"no such signal: {text!r}", remedy="Write it as KILL, SIGKILL or 9")
 
 
 def size(amount_bytes: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack
 
-from dsec.api.types import CreateRequest, Endpoint, Limit
+from dsec.api.types import CreateRequest, Endpoint, Limit, Pty
 from dsec.errors import InvalidArgument, Unsupported
 
 __all__ = ["ALIASES", "DSecContainerRunArgs", "SandboxArgs", "SandboxFields", "args_of"]
@@ -39,6 +39,8 @@ class SandboxFields(TypedDict, total=False):
     workdir: str | None
     user: str | None
     command: Literal["image"] | Sequence[str] | None
+    pty: Pty | None
+    stdin: bool
     network: object
     endpoints: Mapping[str, str | Endpoint]
     mounts: Sequence[str]
@@ -64,12 +66,12 @@ class SandboxArgs:
     """What a sandbox is made of; immutable, reusable, see ``replace``.
 
     Limits (``cpu``, ``memory_mib``, ``disk_mib``, ``pids``): a number is the limit, a pair is (request, limit); the
-    node admits requests. Times in seconds. ``from_disk``: ID of a sandbox that was stopped with ``keep="disk"``; the
-    new one, of the same image, begins with a copy of what it had written, and with its environment.
-    ``endpoints``: name → URL on the trusted side, or Endpoint with limits;
-    reachable inside as ``http://NAME.dsec.internal``, and nothing else is.
-    The paper's names (``container_image``, ``memory_limit_mb``, …) are taken as well. Raises InvalidArgument for a
-    field that does not exist or a limit that is no positive number; the rest is checked by the node.
+    node admits requests. ``pty`` and ``stdin`` are the main process's (``command``). Times in seconds.
+    ``from_disk``: ID of a sandbox that was stopped with ``keep="disk"``; the new one, of the same image, begins
+    with a copy of what it had written, and with its environment. ``endpoints``: name → URL on the trusted side, or
+    Endpoint with limits; reachable inside as ``http://NAME.dsec.internal``, and nothing else is. The paper's names
+    (``container_image``, ``memory_limit_mb``, …) are taken as well. Raises InvalidArgument for a field that does not
+    exist or a limit that is no positive number; the rest is checked by the node.
     """
 
     image: str
@@ -85,6 +87,8 @@ class SandboxArgs:
     workdir: str | None = None
     user: str | None = None
     command: Literal["image"] | Sequence[str] | None = None
+    pty: Pty | None = None
+    stdin: bool = False
     network: object = "none"
     endpoints: Mapping[str, str | Endpoint] = dataclasses.field(default_factory=dict)
     mounts: tuple[str, ...] = ()

@@ -146,6 +146,10 @@ class Keeper:
         finally:
             disown(self._owned)
 
+    def leave(self) -> None:
+        """Let it live on: nobody here answers for it any more."""
+        disown(self._owned)
+
 
 async def _stop_quietly(sandbox: Sandbox) -> None:
     """Stop at the end of ``async with``; one that is gone already is what was wanted."""

@@ -8,14 +8,15 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from dsec.api.frames import STDERR, STDOUT, Kind, until_frame
-from dsec.api.types import ExecInfo
+from dsec.api.signals import signal_number
+from dsec.api.types import ExecInfo, Pty, ResizeRequest
 from dsec.client.results import ExecResult, Exited, Gap, Stderr, Stdout
 from dsec.client.running import RECONNECT_S, ExecRequest, Run, decode_end, exited_of
 from dsec.client.stdin import Stdin
 from dsec.client.streams import WINDOW, Flowing
 from dsec.client.waiting import Patience
 from dsec.client.wire import Wire
-from dsec.errors import InvalidArgument, NodeError, Unsupported, error_from_wire
+from dsec.errors import InvalidArgument, NodeError, error_from_wire
 
 if TYPE_CHECKING:
     from dsec.client.sandbox import Sandbox
@@ -27,9 +28,15 @@ _NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 
 
 class Exec:
-    """Made by ``Sandbox.spawn``. Losing it, or the connection, ends nothing: the program runs on."""
+    """Made by ``Sandbox.spawn`` and ``Sandbox.attach``.
 
-    def __init__(self, sandbox: Sandbox, exec_id: str, request: ExecRequest | None) -> None:
+    Losing it, or the connection, ends nothing: the program runs on.
+    """
+
+    def __init__(
+        self, sandbox: Sandbox, exec_id: str, request: ExecRequest | None, offsets: tuple[int, int] = (0, 0)
+    ) -> None:
+        self._offsets = offsets
         self._sandbox = sandbox
         self._request = request
         self._max_output_bytes = request.max_output_bytes if request is not None else 10 * 1024 * 1024
@@ -42,22 +49,26 @@ class Exec:
         return f"<Exec {self.id} in {self._sandbox.id}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Exec, (self._sandbox, self.id, None)
+        return Exec, (self._sandbox, self.id, None, self._offsets)
 
     @property
     def stdin(self) -> Stdin:
-        """Standard input, when it was spawned with ``stdin=PIPE``; raises InvalidArgument otherwise."""
+        """Standard input, when it was spawned with ``stdin=PIPE`` or ``pty=``; raises InvalidArgument otherwise.
+
+        Of an attached exec this is known only when something is written.
+        """
         if self._run.stdin is None:
             raise InvalidArgument("this exec has no standard input", remedy="spawn(…, stdin=dsec.PIPE)")
         return self._run.stdin
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Output from its beginning as it comes, in exact bytes, then Exited.
+        """Output from its beginning (or where ``attach`` said) as it comes, in exact bytes, then Exited.
 
-        Only what is taken is fetched: a reader that is slower than the program may get a Gap where the node no
-        longer keeps what was not read. Raises SandboxGone, OutcomeUnknown, NodeError.
+        Both outputs are Stdout where they are merged, and at a terminal. Only what is taken is fetched: a reader that
+        is slower than the program may get a Gap where the node no longer keeps what was not read. Raises SandboxGone,
+        OutcomeUnknown, NodeError.
         """
-        at = {STDOUT: 0, STDERR: 0}
+        at = dict(zip((STDOUT, STDERR), self._offsets, strict=True))
         patience = Patience(RECONNECT_S)
         while True:
             try:
@@ -147,9 +158,9 @@ class Exec:
         result = await self._run.result()
         return result.check() if check else result
 
-    async def signal(self, number: int) -> None:
-        """Send a signal to the leader's process group."""
-        await self._run.kill(signal=int(number))
+    async def signal(self, signal: int | str) -> None:
+        """Send a signal, by number or name ("SIGINT", "INT"), to the leader's process group."""
+        await self._run.kill(signal=signal_number(signal))
 
     async def kill(self, *, grace_s: float = 2.0) -> None:
         """SIGTERM to the leader's process group, everything killed after ``grace_s``; returns when confirmed."""
@@ -160,5 +171,10 @@ class Exec:
         await self._run.leave()
 
     async def resize(self, rows: int, cols: int) -> None:
-        """Needs a terminal, which this version does not have: raises Unsupported."""
-        raise Unsupported("Exec.resize needs a terminal (pty=), which this version does not have")
+        """Give its terminal another size; the kernel tells the programs in front (SIGWINCH).
+
+        Raises InvalidArgument for an exec without a terminal.
+        """
+        path = f"/v1/sandboxes/{self._sandbox.id}/execs/{self.id}/resize"
+        body = ResizeRequest(pty=Pty(rows, cols))
+        await self._sandbox._link().ask_patiently("POST", path, dict[str, Any], body=body)

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from dsec.api import types
 from dsec.api.types import Ended, ExecUsage
-from dsec.errors import DSecError, ExecFailed, ExecTimeout, Unsupported
+from dsec.errors import DSecError, ExecFailed, ExecTimeout, InvalidArgument
 
 __all__ = [
     "Created", "ExecResult", "ExecStarted", "Exited", "Gap", "ImageReady", "Kept", "Output", "ProofOfDeath",
@@ -104,6 +104,8 @@ class Output:
 
     stdout_kept: Kept = field(repr=False)
     stderr_kept: Kept = field(repr=False)
+    merged: bool = field(default=False, kw_only=True)
+    """Both went to one descriptor (``merge_stderr``, a terminal): ``stdout`` is all of it, in its true order."""
 
     @cached_property
     def stdout(self) -> str:
@@ -117,8 +119,9 @@ class Output:
 
     @property
     def output(self) -> str:
-        """Both streams in the order they were written, which needs ``merge_stderr``."""
-        raise Unsupported("output needs merge_stderr, which this version does not have")
+        """Both streams in the order they were written; raises InvalidArgument unless they were merged."""
+        self._check_merged()
+        return self.stdout
 
     @property
     def stdout_bytes(self) -> bytes:
@@ -132,8 +135,16 @@ class Output:
 
     @property
     def output_bytes(self) -> bytes:
-        """Both streams in the order they were written, which needs ``merge_stderr``."""
-        raise Unsupported("output_bytes needs merge_stderr, which this version does not have")
+        """``output`` as kept, without a mark where it was cut."""
+        self._check_merged()
+        return self.stdout_bytes
+
+    def _check_merged(self) -> None:
+        if not self.merged:
+            raise InvalidArgument(
+                "standard output and error came apart, so that their order is not known",
+                remedy="Run it with merge_stderr=True",
+            )
 
     @property
     def stdout_total_bytes(self) -> int:
@@ -188,11 +199,15 @@ class ExecResult(Output):
             raise late
         how = f"exited with {self.exit_code}" if self.exit_code is not None else f"was ended by signal {self.signal}"
         failed = ExecFailed(
-            f"the program {how}: {self.stderr[-400:].strip() or 'nothing on standard error'}",
+            f"the program {how}: {self._last_words()}",
             sandbox_id=self.sandbox_id, exec_id=self.exec_id,
         )  # fmt: skip
         failed.result = self
         raise failed
+
+    def _last_words(self) -> str:
+        said = self.stdout if self.merged else self.stderr
+        return said[-400:].strip() or f"nothing on standard {'output' if self.merged else 'error'}"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +14,7 @@ import msgspec
 
 from dsec.api.frames import STDERR, STDOUT
 from dsec.api.ids import exec_id
-from dsec.api.types import Ended, ExecUsage
+from dsec.api.types import Ended, ExecUsage, Pty
 from dsec.client.link import Link
 from dsec.client.results import ExecResult, Exited, Kept, Output
 from dsec.client.stdin import Stdin
@@ -60,6 +61,7 @@ class ExecEnd(msgspec.Struct, frozen=True):
     oom_kills: int = 0
     quota_hits: list[str] = []
     usage: _EndUsage = _EndUsage()
+    merged: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class ExecRequest:
     sandbox_id: str
     key: str
     argv: tuple[bytes, ...] | None = None
-    shell: str | None = None
+    shell: bytes | str | None = None
     login: bool = False
     cwd: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -79,6 +81,8 @@ class ExecRequest:
     stdin: bool = False
     max_output_bytes: int = 10 * 1024 * 1024
     backpressure: bool = False
+    merge_stderr: bool = False
+    pty: Pty | None = None
 
     def __post_init__(self) -> None:
         if (self.argv is None) == (self.shell is None):
@@ -101,7 +105,7 @@ class ExecRequest:
             "sandbox_id": self.sandbox_id, "key": self.key, "argv": self.argv, "shell": self.shell,
             "login": self.login, "cwd": self.cwd, "env": self.env, "user": self.user, "timeout_s": self.timeout_s,
             "grace_s": self.grace_s, "stdin": self.stdin, "max_output_bytes": self.max_output_bytes,
-            "backpressure": self.backpressure,
+            "backpressure": self.backpressure, "merge_stderr": self.merge_stderr, "pty": self.pty,
         }  # fmt: skip
 
 
@@ -132,7 +136,10 @@ class Run:
         self._joining = False
         self._restarted = False
         self.sent = False
-        self.stdin = Stdin(self.stream, self._failed) if request is not None and request.stdin else None
+        self._writer = 0 if request is not None else secrets.randbits(63) + 1
+        """Who started it writes as 0; everybody else under a number of its own, so that bytes are counted apart."""
+        has_stdin = request is None or request.stdin or request.pty is not None
+        self.stdin = Stdin(self.stream, self._failed) if has_stdin else None
 
     # Waiting
 
@@ -214,6 +221,10 @@ class Run:
             outcome = OutcomeUnknown(
                 "the node has no record of how the exec ended", sandbox_id=self._sandbox_id, exec_id=self.exec_id
             )
+        if isinstance(outcome, InvalidArgument) and self._request is None and self.stdin and self.stdin.forget():
+            # Input for an exec that takes none ends the stream that it was sent on, and nothing else.
+            self._let_go(receiver)
+            return await self._ended(await self.stream())
         if isinstance(outcome, SandboxGone | OutcomeUnknown):
             outcome.partial = Output(_kept(receiver.out), _kept(receiver.err))
         raise outcome
@@ -231,7 +242,7 @@ class Run:
             exit_code=facts.exit_code, signal=facts.signal, ended=facts.ended, oom_kills=facts.oom_kills,
             quota_hits=frozenset(facts.quota_hits), started_at=facts.started_at, duration_s=facts.duration_ns / 1e9,
             usage=ExecUsage(cpu_s=usage.cpu_ns / 1e9, memory_peak_mib=usage.memory_peak_bytes / 2**20),
-            sandbox_id=self._sandbox_id, exec_id=self.exec_id,
+            sandbox_id=self._sandbox_id, exec_id=self.exec_id, merged=facts.merged,
             stdout_kept=receiver.out.kept(facts.stdout_total) if receiver.out else Kept((), facts.stdout_total),
             stderr_kept=receiver.err.kept(facts.stderr_total) if receiver.err else Kept((), facts.stderr_total),
         )  # fmt: skip
@@ -254,7 +265,8 @@ class Run:
         known = self._receiver
         if known is None or known.loop is not loop:
             return False
-        return not (known.done.done() and isinstance(known.done.result(), Lost))
+        outcome = known.done.result() if known.done.done() else None
+        return not isinstance(outcome, Lost)
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> Collecting:
         receiver = Collecting(loop, credited=self._eager)
@@ -278,6 +290,7 @@ class Run:
         return "attach", {
             "sandbox_id": self._sandbox_id, "exec_id": self.exec_id, "mode": "collect",
             "offsets": {STDOUT: 0, STDERR: 0}, "credit": credit, "max_output_bytes": self._max_output_bytes,
+            "writer": self._writer,
         }  # fmt: skip
 
     async def _send_again(self, stdin: Stdin, receiver: Collecting) -> None:

@@ -12,7 +12,8 @@ from urllib.parse import quote
 import msgspec
 
 from dsec.api import types
-from dsec.api.ids import check_key, check_sandbox_id, new_key
+from dsec.api.ids import check_exec_id, check_key, check_sandbox_id, new_key
+from dsec.api.signals import signal_number
 from dsec.client.execs import Exec
 from dsec.client.files import Files
 from dsec.client.link import Link
@@ -134,18 +135,18 @@ class Sandbox:
         """Run a program to its end. A non-zero exit is data, unless ``check``.
 
         ``timeout_s`` is the program's; when it passes, SIGTERM goes to its process group and after ``grace_s`` all
-        is killed. ``max_output_bytes`` is per stream; of longer ones head and tail are kept. ``key`` names the
+        is killed. ``merge_stderr`` gives the program one descriptor for both outputs, which come in their true order
+        as ``output``. ``max_output_bytes`` is per stream; of longer ones head and tail are kept. ``key`` names the
         exec: the same key gives the same result and never a second run. Cancelling this kills the program and waits
         for the confirmation.
 
         Raises ExecutableNotFound, NotExecutable, InvalidArgument (a user or cwd that does not exist), SandboxGone,
         OutcomeUnknown, NodeError; with ``check`` ExecFailed and ExecTimeout.
         """
-        _refuse("exec(merge_stderr=True)", merge_stderr)
         request = ExecRequest(
             self.id, check_key(key) if key is not None else new_key(), argv=_words(argv), cwd=cwd, env=env or {},
             user=user, timeout_s=timeout_s, grace_s=grace_s, stdin=stdin is not None,
-            max_output_bytes=max_output_bytes,
+            max_output_bytes=max_output_bytes, merge_stderr=merge_stderr,
         )  # fmt: skip
         return await self._to_its_end(request, stdin, check)
 
@@ -155,12 +156,15 @@ class Sandbox:
         stdin: bytes | str | None = None, merge_stderr: bool = False, max_output_bytes: int = _DEFAULT_OUTPUT,
         check: bool = False, key: str | None = None,
     ) -> ExecResult:  # fmt: skip
-        """Run a script in /bin/bash, or else /bin/sh, with ``-c`` (``-lc`` with ``login``); otherwise as ``exec``."""
-        _refuse("run_shell(merge_stderr=True)", merge_stderr)
+        """Run a script in /bin/bash, or else /bin/sh, with ``-c`` (``-lc`` with ``login``); otherwise as ``exec``.
+
+        A script may be 10 MiB long. One that is too long for an argument (128 KiB) is read from a file of the node's
+        by a ``-c`` of its own: $0, standard input and exit codes are the same.
+        """
         request = ExecRequest(
-            self.id, check_key(key) if key is not None else new_key(), shell=script, login=login, cwd=cwd,
-            env=env or {}, user=user, timeout_s=timeout_s, grace_s=grace_s, stdin=stdin is not None,
-            max_output_bytes=max_output_bytes,
+            self.id, check_key(key) if key is not None else new_key(), shell=_script(script), login=login,
+            cwd=cwd, env=env or {}, user=user, timeout_s=timeout_s, grace_s=grace_s, stdin=stdin is not None,
+            max_output_bytes=max_output_bytes, merge_stderr=merge_stderr,
         )  # fmt: skip
         return await self._to_its_end(request, stdin, check)
 
@@ -185,23 +189,27 @@ class Sandbox:
         return result.check() if check else result
 
     async def spawn(
-        self, *argv: Word, shell: str | None = None, pty: object = None, stdin: Literal["pipe"] | None = None,
-        cwd: str | None = None, env: Mapping[str, str] | None = None, user: str | None = None,
-        timeout_s: float | None = None, grace_s: float = 2.0, merge_stderr: bool = False,
+        self, *argv: Word, shell: str | None = None, pty: types.Pty | None = None,
+        stdin: Literal["pipe"] | None = None, cwd: str | None = None, env: Mapping[str, str] | None = None,
+        user: str | None = None, timeout_s: float | None = None, grace_s: float = 2.0, merge_stderr: bool = False,
         max_output_bytes: int = _DEFAULT_OUTPUT, backpressure: bool = False, key: str | None = None,
     ) -> Exec:  # fmt: skip
         """Start a program, or a script with ``shell=``, and return once it runs. Raises as ``exec`` does.
 
+        ``pty``: its standard descriptors are a new terminal of this size, whose output is all Stdout; TERM and a
+        UTF-8 locale are set where neither image nor caller say otherwise.
+
         ``backpressure``: a program that nobody reads is held back instead of losing old output.
         """
-        _refuse("spawn(pty=)", pty)
-        _refuse("spawn(merge_stderr=True)", merge_stderr)
+        if pty is not None and not isinstance(pty, types.Pty):
+            raise InvalidArgument(f"pty is a dsec.Pty(rows, cols), not {pty!r}")
         if stdin not in (None, PIPE):
             raise InvalidArgument("spawn takes stdin=PIPE or None; exec and run_shell take bytes")
         request = ExecRequest(
             self.id, check_key(key) if key is not None else new_key(), argv=_words(argv) if argv else None,
-            shell=shell, cwd=cwd, env=env or {}, user=user, timeout_s=timeout_s, grace_s=grace_s,
-            stdin=stdin == PIPE, max_output_bytes=max_output_bytes, backpressure=backpressure,
+            shell=None if shell is None else _script(shell), cwd=cwd, env=env or {}, user=user, timeout_s=timeout_s,
+            grace_s=grace_s, stdin=stdin == PIPE, max_output_bytes=max_output_bytes, backpressure=backpressure,
+            merge_stderr=merge_stderr, pty=pty,
         )  # fmt: skip
         made = Exec(self, request.exec_id, request)
         try:
@@ -222,6 +230,17 @@ class Sandbox:
         it: the same key gives the same session. Raises as ``spawn`` does.
         """
         return SessionOpening(self, shell, cwd=cwd, env=env, user=user, key=key)
+
+    def attach(self, exec_id: str, *, offset: int | tuple[int, int] = 0) -> Exec:
+        """An exec by its ID, running or ended, whoever started it; makes no round trip.
+
+        ``events`` begin at this byte of each output, or at these of standard output and error. Any number of clients
+        may attach, read at their own pace and write; of a stopped sandbox the last 64 KiB are kept.
+        """
+        offsets = (offset, offset) if isinstance(offset, int) else offset
+        if len(offsets) != 2 or min(offsets) < 0:
+            raise InvalidArgument(f"an offset is a number of bytes, or one of each output, not {offset!r}")
+        return Exec(self, check_exec_id(exec_id), None, offsets)
 
     # Files, short
 
@@ -293,10 +312,12 @@ class Sandbox:
             kept_until=found.kept_until,
         )  # fmt: skip
 
-    async def kill(self, exec_id: str, *, signal: int | None = None, grace_s: float = 2.0) -> None:
-        """Kill one exec by its ID (SIGTERM, after ``grace_s`` everything), confirmed; or only send it ``signal``."""
+    async def kill(self, exec_id: str, *, signal: int | str | None = None, grace_s: float = 2.0) -> None:
+        """Kill one exec by its ID (SIGTERM, after ``grace_s`` everything), confirmed; or only send it ``signal``, by
+        number or name.
+        """
         path = f"/v1/sandboxes/{self.id}/execs/{exec_id}/kill"
-        body = types.KillRequest(signal=signal, grace_s=grace_s)
+        body = types.KillRequest(signal=None if signal is None else signal_number(signal), grace_s=grace_s)
         await self._link().ask_patiently("POST", path, dict[str, Any], body=body)
 
     async def remove(self, *, force: bool = False) -> None:
@@ -319,10 +340,6 @@ class Sandbox:
         await self._link().ask_patiently("POST", f"/v1/sandboxes/{self.id}/resume", dict[str, Any])
 
     # What waits
-
-    def attach(self, exec_id: str, *, offset: int = 0) -> NoReturn:
-        """Raises Unsupported."""
-        raise Unsupported("Sandbox.attach is not in this version")
 
     def events(self) -> NoReturn:
         """Raises Unsupported."""
@@ -349,9 +366,10 @@ def _words(argv: tuple[Word, ...]) -> tuple[bytes, ...]:
     return tuple(os.fsencode(word) for word in argv)
 
 
-def _refuse(what: str, value: object) -> None:
-    if value:
-        raise Unsupported(f"{what} is not in this version")
+def _script(script: str) -> bytes | str:
+    """As text where it is text; Python's escapes for bytes that are no UTF-8 become those bytes again."""
+    escaped = not script.isascii() and any("\ud800" <= each <= "\udfff" for each in script)
+    return os.fsencode(script) if escaped else script
 
 
 async def _feed(stdin: Stdin, data: bytes | str) -> None:

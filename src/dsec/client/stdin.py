@@ -24,7 +24,8 @@ _RECONNECT_S = 120.0
 class Stdin:
     """``await write(data)``, ``await close()``.
 
-    ``write`` returns when all is sent, so it waits for a program that reads slowly.
+    ``write`` returns when all is sent, so it waits for a program that reads slowly. To a terminal, ``close`` sends
+    its end-of-file character, Ctrl-D. Several may write to one exec: each one's bytes stay in order.
     """
 
     def __init__(
@@ -43,7 +44,8 @@ class Stdin:
     async def write(self, data: bytes | str) -> None:
         """Send bytes (text as UTF-8).
 
-        Raises CommandError when the program has ended, InvalidArgument after ``close``.
+        Raises CommandError when the program has ended, InvalidArgument after ``close`` and for an exec without
+        standard input.
         """
         if self._closed:
             raise InvalidArgument("standard input has been closed")
@@ -74,6 +76,14 @@ class Stdin:
     def rewind(self) -> None:
         """A new stream: what is not known to have arrived is sent again, at its own offsets."""
         self._sent = self._base
+
+    def forget(self) -> bool:
+        """The exec turned out to take no input: nothing is sent again. Whether there was anything."""
+        had = self._closed or bool(self._pending)
+        self._pending.clear()
+        self._base = self._sent = 0
+        self._closed = False
+        return had
 
     @property
     def unsent(self) -> bool:
@@ -108,6 +118,10 @@ class Stdin:
                 outcome = stream.done.result()
                 if isinstance(outcome, Lost):
                     return False
+                if isinstance(outcome, InvalidArgument):
+                    self.forget()
+                    self._failed(stream, outcome)  # the stream is of no use for anything else either
+                    raise outcome
                 if isinstance(outcome, NotFound | NodeError):
                     raise outcome
                 raise CommandError("the program has ended and reads no more input", phase="stdin")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from dsec.api import frames
-from dsec.errors import InvalidArgument, NodeError, ProtocolError
+from dsec.errors import NodeError, ProtocolError
 
 __all__ = ["Lost", "Receiver", "Wire"]
 
@@ -34,22 +34,23 @@ class Wire:
         self._socket = socket
         self._streams: dict[int, Receiver] = {}
         self._next = 0
+        self._long = asyncio.Lock()
         self.alive = True
         self._reader = asyncio.get_running_loop().create_task(self._read())
 
     async def open(self, receiver: Receiver, method: str, params: dict[str, Any]) -> int:
-        """Begin a stream; returns its number. Raises Lost."""
+        """Begin a stream; returns its number. Raises Lost, InvalidArgument for what is too long."""
         self._next += 1
         number = self._next
-        frame = frames.open_frame(number, method, params)
-        if len(frame) > frames.MAX_FRAME_BYTES:
-            raise InvalidArgument(
-                f"the request is {len(frame)} bytes long, more than {frames.MAX_FRAME_BYTES}",
-                remedy="Write a file and run it, or send it on standard input",
-            )
+        opening = frames.open_frames(number, method, params)
         self._streams[number] = receiver
         try:
-            await self.send(frame)
+            if len(opening) == 1:
+                await self.send(opening[0])
+            else:
+                async with self._long:  # the other side puts together one at a time
+                    for frame in opening:
+                        await self.send(frame)
         except Lost:
             self._streams.pop(number, None)
             raise

@@ -27,7 +27,7 @@ from dsec.edge.environment import Environment, environment_of
 from dsec.edge.faults import fault
 from dsec.edge.kept import KeptDisks
 from dsec.edge.record import ExecRecord, SandboxRecord, whose_of
-from dsec.edge.specs import canonical_create, main_exec_id, sandbox_spec
+from dsec.edge.specs import canonical_create, main_exec_id, sandbox_spec, shortened
 from dsec.errors import (
     CapacityError,
     Conflict,
@@ -272,6 +272,8 @@ class Creates:
             lifetime_s=request.lifetime_s,
             exec_timeout_s=request.exec_timeout_s,
             endpoints=endpoint_specs(request.endpoints),
+            pty=request.pty,
+            stdin=request.stdin,
             main_exec_id=None if environment.command is None else main_exec_id(attempt.sandbox_id),
             job=request.job,
             from_disk=request.from_disk,
@@ -374,7 +376,9 @@ def _main_record(record: SandboxRecord, body: bytes) -> ExecRecord | None:
         sandbox_id=record.id,
         exec_id=record.main_exec_id,
         body=body,
-        argv=[each.encode(errors="surrogateescape") for each in record.command],
+        argv=shortened([each.encode(errors="surrogateescape") for each in record.command]),
         started_at=record.story[0].at,
         is_main=True,
+        stdin=record.stdin or record.pty is not None,
+        pty=record.pty is not None,
     )

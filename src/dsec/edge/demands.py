@@ -123,6 +123,8 @@ def check_create(request: CreateRequest, config: NodeConfig) -> None:
     if isinstance(request.command, list) and not request.command:
         raise InvalidArgument("command is empty")
     endpoint_specs(request.endpoints)
+    if request.command is None and (request.pty is not None or request.stdin):
+        raise InvalidArgument("pty and stdin are the main process's, and there is none", remedy="Say command=")
     check_env(request.env)
     _check_labels(request.labels)
 

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from dsec.api import ids
-from dsec.api.types import ExecInfo
-from dsec.backends.wire import ExecEnd, answer
+from dsec.api.types import ExecInfo, Pty
+from dsec.backends.wire import ExecEnd, ExecSpec, answer
 from dsec.edge.core import Core, gone
 from dsec.edge.faults import fault
 from dsec.edge.opening import Opening
 from dsec.edge.record import ExecRecord, SandboxRecord, exec_info
 from dsec.edge.sessions import Sessions, parse_open, session_body, session_spec
-from dsec.edge.specs import canonical_exec, check_output_bytes, exec_spec, parse_exec, refused
+from dsec.edge.specs import canonical_exec, check_output_bytes, exec_spec, parse_exec, refused, shortened
 from dsec.errors import Conflict, InvalidArgument, NotFound, error_from_wire
 
 __all__ = ["AttachRequest", "Execs"]
@@ -31,6 +31,7 @@ class AttachRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     offsets: dict[int, int] = {}
     credit: dict[int, int] = {}
     max_output_bytes: int | None = None
+    writer: int = 0
 
 
 class Execs:
@@ -55,12 +56,17 @@ class Execs:
                 f"the key {request.key!r} was used for another exec", sandbox_id=record.id, exec_id=exec_id
             )
         if known is not None and (known.is_over or not record.is_live):
-            return self._again(record, known, request.mode, {}, request.credit, request.max_output_bytes)
+            return self._again(
+                record, known, AttachRequest(
+                    sandbox_id=record.id, exec_id=exec_id, mode=request.mode, credit=request.credit,
+                    max_output_bytes=request.max_output_bytes,
+                ),
+            )  # fmt: skip
         record = self._core.running(record.id)
         spec = exec_spec(record, request, exec_id)
         if known is None:
             argv = spec.argv if request.shell is None else [b"sh", *spec.argv[1:]]
-            self._begin(record, argv, exec_id, body)
+            self._begin(record, spec, argv, body)
         params = msgspec.structs.asdict(spec) | {"mode": request.mode, "credit": request.credit}
         return Opening(method="exec.start", params=params, sandbox_id=record.id, exec_id=exec_id, began=known is None)
 
@@ -78,23 +84,26 @@ class Execs:
         if not record.is_live:
             raise gone(record)
         if known is not None and known.is_over:
-            return self._again(record, known, "detach", {}, {}, None)
+            return self._again(record, known, AttachRequest(sandbox_id=record.id, exec_id=exec_id, mode="detach"))
         record = self._core.running(record.id)
         spec = session_spec(record, request, exec_id)
         if known is None:
-            self._begin(record, request.shell or [b"sh"], exec_id, body)
+            self._begin(record, spec, request.shell or [b"sh"], body)
         sent = msgspec.structs.asdict(spec) | {"mode": "detach", "credit": {}}
         return Opening(method="session.open", params=sent, sandbox_id=record.id, exec_id=exec_id, began=known is None)
 
-    def _begin(self, record: SandboxRecord, argv: list[bytes], exec_id: str, body: bytes) -> None:
+    def _begin(self, record: SandboxRecord, spec: ExecSpec, argv: list[bytes], body: bytes) -> None:
         self._core.counters["execs", "started"] += 1
         self._core.records.begin_exec(
             ExecRecord(
                 sandbox_id=record.id,
-                exec_id=exec_id,
+                exec_id=spec.exec_id,
                 body=body,
-                argv=argv,
+                argv=shortened(argv),
                 started_at=self._core.clock(),
+                merge_stderr=spec.merge_stderr or spec.pty is not None,
+                stdin=spec.stdin,
+                pty=spec.pty is not None,
             )
         )
 
@@ -110,7 +119,9 @@ class Execs:
             check_output_bytes(request.max_output_bytes)
         record = self._core.find(request.sandbox_id)
         known = self.known(record, request.exec_id)
-        return self._again(record, known, request.mode, request.offsets, request.credit, request.max_output_bytes)
+        if not 0 <= request.writer < 1 << 64:
+            raise InvalidArgument(f"a writer is a number below 2⁶⁴, not {request.writer}")
+        return self._again(record, known, request)
 
     def known(self, record: SandboxRecord, exec_id: str) -> ExecRecord:
         """An exec of a sandbox; raises NotFound."""
@@ -120,26 +131,11 @@ class Execs:
             raise NotFound(f"no exec {exec_id}", sandbox_id=record.id, exec_id=exec_id)
         return known
 
-    def _again(
-        self,
-        record: SandboxRecord,
-        known: ExecRecord,
-        mode: str,
-        offsets: dict[int, int],
-        credit: dict[int, int],
-        max_output_bytes: int | None,
-    ) -> Opening:
+    def _again(self, record: SandboxRecord, known: ExecRecord, request: AttachRequest) -> Opening:
         if known.error is not None and known.error.get("code") in _ATTACHABLE:
             raise error_from_wire(known.error)  # it never ran, so that there is no output
         if record.is_live:
-            params: dict[str, Any] = {
-                "sandbox_id": record.id,
-                "exec_id": known.exec_id,
-                "mode": mode,
-                "offsets": offsets,
-                "credit": credit,
-                "max_output_bytes": max_output_bytes,
-            }
+            params = msgspec.structs.asdict(request) | {"sandbox_id": record.id}
             if known.end is not None:
                 params["end"] = msgspec.to_builtins(known.end)
             return Opening(
@@ -149,11 +145,22 @@ class Execs:
                 exec_id=known.exec_id,
                 outcome=known if known.is_over else None,
             )
-        most = max_output_bytes if max_output_bytes is not None else 64 << 20
-        params = {"sandbox_id": record.id, "exec_id": known.exec_id, "bytes": most}
-        return Opening(
-            method="output.tail", params=params, sandbox_id=record.id, exec_id=known.exec_id, outcome=known
-        )
+        return self._kept(record, known, request)
+
+    @staticmethod
+    def _kept(record: SandboxRecord, known: ExecRecord, request: AttachRequest) -> Opening:
+        """What is left of an exec whose sandbox has ended."""
+        one: dict[str, Any] = {"sandbox_id": record.id, "exec_id": known.exec_id}
+        if request.mode == "stream":
+            end = known.end
+            ends = {} if end is None else {1: end.stdout_total, 2: end.stderr_total}
+            method = "output.read"
+            one |= {"offsets": request.offsets, "credit": request.credit, "ends": ends}
+        else:
+            most = request.max_output_bytes
+            method = "output.tail"
+            one |= {"bytes": most if most is not None else 64 << 20}
+        return Opening(method=method, params=one, sandbox_id=record.id, exec_id=known.exec_id, outcome=known)
 
     # Outcomes
 
@@ -206,3 +213,14 @@ class Execs:
         fault("edge.kill.asked")
         await self._core.backend.kill_exec(record.id, exec_id, signal=signal, grace_ms=grace_ms)
         fault("edge.kill.confirmed")
+
+    async def resize(self, record: SandboxRecord, exec_id: str, pty: Pty) -> None:
+        """Change the size of an exec's terminal; nothing, once it is over.
+
+        Raises NotFound, and InvalidArgument for an exec without one.
+        """
+        known = self.known(record, exec_id)
+        if not known.pty:
+            raise InvalidArgument("this exec has no terminal", sandbox_id=record.id, exec_id=exec_id)
+        if record.is_live and not known.is_over:
+            await self._core.backend.resize_exec(record.id, exec_id, rows=pty.rows, cols=pty.cols)

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from dsec.api.types import Ended, ExecInfo, ExecUsage, SandboxInfo, SandboxState, Stopped, StoryEntry, Usage
+from dsec.api.types import Ended, ExecInfo, ExecUsage, Pty, SandboxInfo, SandboxState, Stopped, StoryEntry, Usage
 from dsec.backends.wire import EndpointSpec, ExecEnd, ExecState, Proof, SandboxEnd, SandboxUse
 from dsec.edge import life
 from dsec.edge.admission import Whose
@@ -47,6 +47,9 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     exec_timeout_s: float | None
     main_exec_id: str | None
     story: list[StoryEntry]
+    pty: Pty | None = None
+    """The main process's terminal, and whether it has a standard input."""
+    stdin: bool = False
     started_at: float | None = None
     ended_at: float | None = None
     cause: str | None = None
@@ -118,6 +121,9 @@ class ExecRecord(msgspec.Struct, kw_only=True):
     argv: list[bytes]
     started_at: float
     is_main: bool = False
+    merge_stderr: bool = False
+    stdin: bool = False
+    pty: bool = False
     end: ExecEnd | None = None
     error: dict[str, object] | None = None
     """Wire form."""
@@ -223,6 +229,9 @@ def exec_info(record: ExecRecord, state: ExecState | None = None) -> ExecInfo:
             started_at=record.started_at,
             stdout_total_bytes=totals[0],
             stderr_total_bytes=totals[1],
+            merge_stderr=record.merge_stderr,
+            stdin=record.stdin,
+            pty=record.pty,
         )
     return ExecInfo(
         id=record.exec_id,
@@ -238,4 +247,7 @@ def exec_info(record: ExecRecord, state: ExecState | None = None) -> ExecInfo:
         oom_kills=end.oom_kills,
         quota_hits=end.quota_hits,
         usage=ExecUsage(cpu_s=end.usage.cpu_ns / 1e9, memory_peak_mib=end.usage.memory_peak_bytes / _MIB),
+        merge_stderr=record.merge_stderr,
+        stdin=record.stdin,
+        pty=record.pty,
     )

@@ -45,7 +45,8 @@ CREATE TABLE IF NOT EXISTS creates (
 CREATE INDEX IF NOT EXISTS creates_at ON creates (at);
 CREATE TABLE IF NOT EXISTS execs (
     sandbox_id TEXT NOT NULL, exec_id TEXT NOT NULL, body BLOB NOT NULL, argv BLOB NOT NULL, started_at REAL NOT NULL,
-    is_main INTEGER NOT NULL, result BLOB, error BLOB, PRIMARY KEY (sandbox_id, exec_id)
+    is_main INTEGER NOT NULL, -- and what else is true of it, one bit each: see _TRAITS
+    result BLOB, error BLOB, PRIMARY KEY (sandbox_id, exec_id)
 );
 CREATE TABLE IF NOT EXISTS kept (id TEXT PRIMARY KEY) WITHOUT ROWID; -- tombstones whose disk is kept
 CREATE TABLE IF NOT EXISTS jobs (
@@ -61,6 +62,8 @@ _OPEN_EXECS = """
 SELECT sandbox_id, exec_id FROM execs
 WHERE sandbox_id IN (SELECT id FROM live) AND result IS NULL AND error IS NULL
 """
+
+_TRAITS = {"is_main": 1, "merge_stderr": 2, "stdin": 4, "pty": 8}
 
 _pack = msgspec.msgpack.Encoder().encode
 _record = msgspec.msgpack.Decoder(SandboxRecord).decode
@@ -311,7 +314,7 @@ class Records:
                 record.body,
                 _pack(record.argv),
                 record.started_at,
-                record.is_main,
+                sum(bit for name, bit in _TRAITS.items() if getattr(record, name)),
             ),
         )
         self._open.setdefault(record.sandbox_id, set()).add(record.exec_id)
@@ -337,9 +340,9 @@ class Records:
                 body=row[2],
                 argv=_argv(row[3]),
                 started_at=row[4],
-                is_main=bool(row[5]),
                 end=None if row[6] is None else _end(row[6]),
                 error=None if row[7] is None else _any(row[7]),
+                **{name: bool(row[5] & bit) for name, bit in _TRAITS.items()},
             )
             for row in rows
         ]

@@ -53,6 +53,7 @@ class Relay:
         self._openings: dict[int, Opening | FileOpening] = {}
         self._told: dict[int, Told] = {}
         self._begun: dict[int, bytes] = {}
+        self._joining = frames.Joining()
         self._held: set[asyncio.Task[None]] = set()
         self._out: deque[bytes] = deque()
         self._queued = 0
@@ -116,6 +117,11 @@ class Relay:
         if kind == Kind.OPEN:
             self._open(frame)
             return
+        if kind == Kind.PART:
+            whole = self._joining.take(frame)
+            if whole is not None:
+                self._open(whole)
+            return
         told = self._told.get(stream)
         if told is not None:
             told.take(frames.decode(frame))
@@ -123,6 +129,7 @@ class Relay:
         if kind not in (Kind.DATA, Kind.UNTIL, Kind.CLOSE):
             raise ProtocolError(f"a client sends no frames of kind {kind}")
         if stream not in self._openings:
+            self._joining.drop(stream)
             return  # over: what was on its way is of no use any more
         self._runtime.send(frame)
         await self._runtime.drain()
@@ -165,18 +172,20 @@ class Relay:
 
     def _forward(self, stream: int, opening: Opening | FileOpening) -> None:
         assert self._runtime is not None
-        frame = frames.open_frame(stream, opening.method, opening.params)
-        if len(frame) > frames.MAX_FRAME_BYTES:
-            error = _too_long(len(frame))
+        try:
+            opens = frames.open_frames(stream, opening.method, opening.params)
+        except InvalidArgument as error:
             if isinstance(opening, Opening):
                 self._execs.refused(opening, error.to_wire())
-            raise error
+            raise
         if isinstance(opening, FileOpening):
-            self._runtime.send(frame)
+            for frame in opens:
+                self._runtime.send(frame)
             self._openings[stream] = opening
             return
         fault("edge.exec.intended")
-        self._runtime.send(frame)
+        for frame in opens:
+            self._runtime.send(frame)
         fault("edge.exec.forwarded")
         self._openings[stream] = opening
         self._core.starting[opening.exec_id] += 1
@@ -317,10 +326,3 @@ class Relay:
         if self._paused and self._runtime is not None:
             self._paused = False
             self._runtime.resume_reading()
-
-
-def _too_long(size: int) -> DSecError:
-    return InvalidArgument(
-        f"the request is {size} bytes long, more than {frames.MAX_FRAME_BYTES}",
-        remedy="Write a file and run it, or send it on standard input",
-    )

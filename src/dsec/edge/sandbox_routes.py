@@ -8,6 +8,7 @@ from starlette.responses import Response
 from dsec.api.types import (
     CreateRequest,
     KillRequest,
+    ResizeRequest,
     SandboxInfo,
     SandboxState,
     StopFilter,
@@ -151,6 +152,11 @@ class _Sandboxes:
         await self._execs.kill(record, exec_id, signal=asked.signal, grace_ms=_grace_ms(asked.grace_s))
         return json_answer({})
 
+    async def resize(self, request: Request) -> Response:
+        asked = await body_as(request, ResizeRequest)
+        await self._execs.resize(self._record(request), request.path_params["exec_id"], asked.pty)
+        return json_answer({})
+
 
 def _grace_ms(grace_s: float) -> int:
     if not 0 <= grace_s <= 3600:
@@ -224,6 +230,7 @@ def sandbox_routes(
         Route("GET", one + "/execs", answered(own.execs)),
         Route("GET", one + "/execs/{exec_id}", answered(own.exec)),
         Route("POST", one + "/execs/{exec_id}/kill", answered(own.kill)),
+        Route("POST", one + "/execs/{exec_id}/resize", answered(own.resize)),
         Route("DELETE", "/v1/creates/{key:path}", answered(own.cancel)),
         Route("POST", "/v1/stop", answered(own.stop_many)),
     ]

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from dsec.api import ids
-from dsec.api.types import CreateRequest
-from dsec.backends.wire import ExecSpec, SandboxSpec
+from dsec.api.types import CreateRequest, Pty
+from dsec.backends.wire import ExecSpec, PtySize, SandboxSpec
 from dsec.edge.demands import check_env
 from dsec.edge.record import SandboxRecord, hostname_of
 from dsec.errors import InvalidArgument, Unsupported
@@ -31,7 +31,9 @@ __all__ = [
     "parse_exec",
     "refused",
     "sandbox_spec",
+    "shortened",
     "whole_ms",
+    "with_terminal",
 ]
 
 MAX_OUTPUT_BYTES = 64 << 20
@@ -42,6 +44,13 @@ AS_FOUND = b""
 _MAIN_KEY = "main process"
 """Has a space, so that it is no caller's key."""
 _MOST_ARGV_BYTES = 4 << 20
+_MOST_SCRIPT_BYTES = 10 << 20
+_ARGUMENT_BYTES = 128 << 10
+"""Most that the kernel takes as one argument, the NUL after it included (MAX_ARG_STRLEN)."""
+_LONG_SCRIPT = b". /dev/fd/9"
+_CLOSING = b"exec 9<&-; "
+"""On the script's own first line, so that line numbers stay and nothing that it starts has the descriptor."""
+_MOST_RECORDED_BYTES = 4096
 _FOREVER_S = 10.0**9
 
 _canonical = msgspec.json.Encoder(order="sorted").encode
@@ -55,6 +64,7 @@ class ExecRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     key: str
     argv: list[bytes] | None = None
     shell: str | None = None
+    """A script that is no UTF-8 comes as bytes, and has Python's escapes here."""
     login: bool = False
     cwd: str | None = None
     env: dict[str, str] | None = None
@@ -64,6 +74,8 @@ class ExecRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     stdin: bool = False
     max_output_bytes: int = _DEFAULT_OUTPUT_BYTES
     backpressure: bool = False
+    merge_stderr: bool = False
+    pty: Pty | None = None
     mode: str = "collect"
     credit: dict[int, int] = {}
 
@@ -76,6 +88,8 @@ def canonical_exec(request: ExecRequest) -> bytes:
     fields = msgspec.structs.asdict(request)
     for name in _NOT_BODY:
         del fields[name]
+    if request.shell is not None and not request.shell.isascii():
+        fields["shell"] = _bytes(request.shell)
     return hashlib.sha256(_canonical_packed(fields)).digest()
 
 
@@ -89,6 +103,8 @@ def canonical_create(request: CreateRequest) -> bytes:
 
 def parse_exec(params: Any) -> ExecRequest:
     """Check an ``exec``; raises Unsupported (naming an unknown field) or InvalidArgument."""
+    if isinstance(params, dict) and isinstance(params.get("shell"), bytes):
+        params = params | {"shell": params["shell"].decode(errors="surrogateescape")}
     try:
         request = msgspec.convert(params, ExecRequest, strict=False)
     except msgspec.ValidationError as error:
@@ -98,8 +114,8 @@ def parse_exec(params: Any) -> ExecRequest:
         raise InvalidArgument("an exec has either argv or shell")
     if request.argv is not None:
         _check_argv(request.argv)
-    if request.shell is not None and "\0" in request.shell:
-        raise InvalidArgument("the script contains a NUL byte")
+    if request.shell is not None:
+        _check_script(_bytes(request.shell))
     if request.mode not in ("collect", "stream", "detach"):
         raise InvalidArgument(f"unknown mode {request.mode!r}")
     check_times(request.timeout_s, request.grace_s)
@@ -121,6 +137,16 @@ def check_cwd(cwd: str | None) -> None:
     """Raise InvalidArgument unless it is absolute."""
     if cwd is not None and not cwd.startswith("/"):
         raise InvalidArgument(f"cwd must be an absolute path, not {cwd!r}", phase="cwd", remedy="Begin it with /")
+
+
+def _check_script(script: bytes) -> None:
+    if b"\0" in script:
+        raise InvalidArgument("the script contains a NUL byte")
+    if len(script) > _MOST_SCRIPT_BYTES:
+        raise InvalidArgument(
+            f"the script is {len(script)} bytes long, more than {_MOST_SCRIPT_BYTES}",
+            remedy="Write it to a file and run that",
+        )
 
 
 def check_output_bytes(number: int) -> None:
@@ -149,24 +175,56 @@ def refused(error: msgspec.ValidationError) -> InvalidArgument | Unsupported:
 def exec_spec(record: SandboxRecord, request: ExecRequest, exec_id: str) -> ExecSpec:
     """The complete request: image's env under sandbox's under exec's, default directory and user."""
     env = record.env | request.env if request.env else record.env
-    shell = None if request.shell is None else request.shell.encode(errors="surrogateescape")
+    shell = None if request.shell is None else _bytes(request.shell)
+    is_long = shell is not None and len(shell) >= _ARGUMENT_BYTES
+    word = _LONG_SCRIPT if is_long else shell or b""
     timeout_s = record.exec_timeout_s if request.timeout_s is None else request.timeout_s
     return ExecSpec(
         exec_id=exec_id,
         sandbox_id=record.id,
-        argv=request.argv or [AS_FOUND, b"-lc" if request.login else b"-c", shell or b""],
+        argv=request.argv or [AS_FOUND, b"-lc" if request.login else b"-c", word],
         programs=None if shell is None else SHELLS,
-        env=env_list(env),
+        env=env_list(env if request.pty is None else with_terminal(env)),
         cwd=(request.cwd or record.workdir).encode(errors="surrogateescape"),
         create_cwd=request.cwd is None,
         user=record.user if request.user is None else request.user,
         timeout_ms=None if timeout_s is None else whole_ms(timeout_s),
         grace_ms=whole_ms(request.grace_s),
-        stdin=request.stdin,
+        stdin=request.stdin or request.pty is not None,
         backpressure=request.backpressure,
         max_output_bytes=request.max_output_bytes,
         is_main=False,
+        merge_stderr=request.merge_stderr,
+        pty=_size(request.pty),
+        script=_CLOSING + shell if shell is not None and is_long else None,
     )
+
+
+def with_terminal(env: dict[str, str]) -> dict[str, str]:
+    """What programs at a terminal expect of their environment, where nobody has said otherwise."""
+    assumed = {"TERM": "xterm-256color"}
+    if not any(name == "LANG" or name.startswith("LC_") for name in env):
+        assumed |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+    return assumed | env
+
+
+def _size(pty: Pty | None) -> PtySize | None:
+    return None if pty is None else PtySize(rows=pty.rows, cols=pty.cols)
+
+
+def _bytes(script: str) -> bytes:
+    return script.encode(errors="surrogateescape")
+
+
+def shortened(argv: list[bytes]) -> list[bytes]:
+    """The beginning of the arguments, as records and listings hold it."""
+    kept, room = [], _MOST_RECORDED_BYTES
+    for word in argv:
+        if room <= 0:
+            break
+        kept.append(word[:room])
+        room -= len(word) + 1
+    return kept
 
 
 def main_exec_id(sandbox_id: str) -> str:
@@ -203,16 +261,17 @@ def _main(record: SandboxRecord) -> ExecSpec | None:
         sandbox_id=record.id,
         argv=[each.encode(errors="surrogateescape") for each in record.command],
         programs=None,
-        env=env_list(record.env),
+        env=env_list(record.env if record.pty is None else with_terminal(record.env)),
         cwd=record.workdir.encode(errors="surrogateescape"),
         create_cwd=True,
         user=record.user,
         timeout_ms=None,
         grace_ms=2000,
-        stdin=False,
+        stdin=record.stdin or record.pty is not None,
         backpressure=False,
         max_output_bytes=_DEFAULT_OUTPUT_BYTES,
         is_main=True,
+        pty=_size(record.pty),
     )
 
 

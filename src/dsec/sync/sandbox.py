@@ -7,7 +7,7 @@ from typing import Self
 
 from dsec.client import execs, files, sandbox, session, stdin
 from dsec.client.creating import Keeper
-from dsec.sync.mirror import Mirror, blocking, blocking_as, iterating, refused
+from dsec.sync.mirror import Mirror, blocking, blocking_as, iterating, plain, refused
 from dsec.sync.portal import run
 
 __all__ = ["Exec", "Files", "Sandbox", "Session", "Stdin"]
@@ -130,7 +130,7 @@ class Sandbox(Mirror[sandbox.Sandbox]):
     stop = blocking(sandbox.Sandbox.stop)
     kill = blocking(sandbox.Sandbox.kill)
     remove = blocking(sandbox.Sandbox.remove)
-    attach = refused(sandbox.Sandbox.attach)
+    attach = plain(Exec, sandbox.Sandbox.attach)
     events = refused(sandbox.Sandbox.events)
     open_session = blocking_as(Session, sandbox.Sandbox.open_session)
     expose = blocking(sandbox.Sandbox.expose)

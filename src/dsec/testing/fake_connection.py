@@ -33,13 +33,20 @@ class FakeConnection:
         self._input: dict[int, Callable[[int, bytes], None]] = {}
         self._early: dict[int, list[tuple[int, bytes]]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._joining = frames.Joining()
 
     async def run(self) -> None:
         """Read frames until the other side hangs up."""
         try:
             while True:
                 length = int.from_bytes(await self._reader.readexactly(4), "big")
-                self._frame(frames.decode(await self._reader.readexactly(length)))
+                frame = await self._reader.readexactly(length)
+                if frames.peek(frame)[1] == Kind.PART:
+                    joined = self._joining.take(frame)
+                    if joined is None:
+                        continue
+                    frame = joined
+                self._frame(frames.decode(frame))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:

@@ -427,12 +427,17 @@ class FakeEdge:
         await socket.prepare(request)
         self._sockets.add(socket)
         streams: dict[int, OutStream] = {}
+        joining = frames.Joining()
         tasks: set[asyncio.Task[None]] = set()
         try:
             async for message in socket:
                 if message.type is aiohttp.WSMsgType.BINARY:
                     self.frames_in += 1
-                    await self._frame(frames.decode(message.data), streams, tasks, socket)
+                    frame: bytes | None = message.data
+                    if frames.peek(message.data)[1] == frames.Kind.PART:
+                        frame = joining.take(message.data)
+                    if frame is not None:
+                        await self._frame(frames.decode(frame), streams, tasks, socket)
         finally:
             self._sockets.discard(socket)
             for task in tasks:
@@ -477,7 +482,8 @@ class FakeEdge:
             if route == f"WS {method}" and errors:
                 raise errors.pop(0)
         if known is None:
-            known = FakeExec(sandbox_id, identifier, argv_of(params))
+            merged = bool(params.get("merge_stderr") or params.get("pty"))
+            known = FakeExec(sandbox_id, identifier, argv_of(params), merged=merged)
             known.start()
             self.execs[identifier] = known
             self.starts.append(identifier)

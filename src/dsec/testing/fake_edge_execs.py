@@ -30,7 +30,8 @@ def argv_of(params: dict[str, Any]) -> list[str]:
 class FakeExec:
     """One exec. Programs: true false exit echo err cat spew hang gone; anything else is not found."""
 
-    def __init__(self, sandbox_id: str, exec_id: str, argv: list[str]) -> None:
+    def __init__(self, sandbox_id: str, exec_id: str, argv: list[str], *, merged: bool = False) -> None:
+        self.merged = merged
         self.sandbox_id = sandbox_id
         self.exec_id = exec_id
         self.argv = argv
@@ -90,7 +91,7 @@ class FakeExec:
 
     def write(self, channel: int, data: bytes) -> None:
         """More output."""
-        self.output[channel] += data
+        self.output[STDOUT if self.merged else channel] += data
         self.changed()
 
     def kill(self, cause: str) -> None:
@@ -118,6 +119,7 @@ class FakeExec:
             "started_at": self.started_at,
             "duration_ns": int((time.time() - self.started_at) * 1e9),
             "usage": {"cpu_ns": 1_000_000, "memory_peak_bytes": 1 << 20},
+            "merged": self.merged,
         }
         self.changed()
 

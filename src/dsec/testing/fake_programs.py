@@ -42,6 +42,10 @@ class FakeExec:
         """Whether it has ended, by itself or with its sandbox."""
         return self.end is not None or self.gone is not None
 
+    @property
+    def _is_merged(self) -> bool:
+        return bool(self.spec.get("merge_stderr") or self.spec.get("pty"))
+
     def tell(self) -> None:
         """Wake those who read it."""
         self.changed.set()
@@ -79,6 +83,8 @@ class FakeExec:
                 self.finish(0)
 
     def _write(self, channel: int, data: bytes) -> None:
+        if self._is_merged:
+            channel = STDOUT
         self.output[channel] += data
         self.tell()
 
@@ -98,6 +104,7 @@ class FakeExec:
             "started_at": self.started_at,
             "duration_ns": 1_000_000,
             "usage": {"cpu_ns": 500_000, "memory_peak_bytes": 1 << 20},
+            "merged": self._is_merged,
         }
         self.tell()
 

@@ -10,7 +10,7 @@ import pytest
 
 from dsec.api import frames
 from dsec.backends.link import FrameConnection, RuntimeLink
-from dsec.errors import NodeError, NotFound, ProtocolError
+from dsec.errors import InvalidArgument, NodeError, NotFound
 from dsec.testing.edge_world import failing, until
 from dsec.testing.fake_runtime import FakeRuntime
 
@@ -102,8 +102,8 @@ async def test_calls_wait_for_a_runtime_that_starts(tmp_path: Path) -> None:
 
 async def test_a_frame_too_long_is_not_sent(linked: Linked) -> None:
     """The runtime would cut the connection for all."""
-    error = await failing(linked.link.call("hello", {"version": "x" * 300_000}))
-    assert isinstance(error, ProtocolError)
+    error = await failing(linked.link.call("hello", {"version": "x" * (17 << 20)}))
+    assert isinstance(error, InvalidArgument)
     assert linked.link.connected
 
 

@@ -71,15 +71,16 @@ def commands() -> dict[str, Any]:
 
 def test_all_commands_of_the_issue_are_there() -> None:
     """The names that users are promised."""
-    words = "run create exec ps ls stop rm kill logs inspect stats images pull up down restart status doctor demo"
+    words = "run create exec shell attach ps ls stop rm kill "
+    words += "logs inspect stats images pull up down restart status doctor demo"
     promised = set(words.split())
     nouns = ["image import", "image build", "image ls", "image show", "image rm", "layer build", "token create"]
     assert promised | set(nouns) <= set(commands())
 
 
-@pytest.mark.parametrize("name", sorted(commands()))
+@pytest.mark.parametrize("name", sorted(set(commands()) - {"shell", "attach"}))
 def test_every_command_speaks_json(name: str) -> None:
-    """``--json`` everywhere."""
+    """``--json`` everywhere but where a person sits at a terminal."""
     options = {option for parameter in commands()[name].params for option in parameter.opts}
     assert "--json" in options
 
@@ -141,12 +142,19 @@ def test_errors_as_json(client: FakeClient) -> None:
     assert json.loads(done.stderr)["error"]["code"] == "not_found"
 
 
-@pytest.mark.parametrize("words", [["run", "-t", "img"], ["run", "-i", "img"], ["exec", "-t", "sb", "sh"]])
-def test_terminals_are_refused_by_name(words: list[str]) -> None:
-    """What is not built is refused, not ignored."""
+@pytest.mark.parametrize("words", [["run", "-it", "img"], ["exec", "-it", "sb", "sh"], ["shell", "sb"]])
+def test_a_terminal_is_refused_without_one(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker's words and Docker's code, before anything is made."""
+    monkeypatch.setattr("os.isatty", lambda _: False)
     done = runner.invoke(app, words)
-    assert done.exit_code == 125
-    assert "not built" in done.stderr
+    assert done.exit_code == 1
+    assert "the input device is not a TTY" in done.stderr
+
+
+def test_keys_that_do_not_exist_are_refused() -> None:
+    """A misspelt sequence does not leave the user without one."""
+    done = runner.invoke(app, ["exec", "--detach-keys", "ctrl-1", "sb", "sh"])
+    assert done.exit_code == 125 and "ctrl-1" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["stop"], ["stop", "--all", "x"], ["stop", "--all", "-l", "a=b"]])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsec.cli.values import age, duration_s, environment, labels, mib, signal_number, size
+from dsec.cli.values import age, duration_s, environment, labels, mib, size
 from dsec.errors import InvalidArgument
 
 
@@ -57,19 +57,6 @@ def test_label_without_a_name_is_refused() -> None:
     """'=x' names nothing."""
     with pytest.raises(InvalidArgument):
         labels(["=x"])
-
-
-@pytest.mark.parametrize("text", ["9", "KILL", "SIGKILL", "kill"])
-def test_signals_by_name_and_number(text: str) -> None:
-    """All of Docker's spellings."""
-    assert signal_number(text) == 9
-
-
-@pytest.mark.parametrize("text", ["0", "99", "NOPE", ""])
-def test_unknown_signals_are_refused(text: str) -> None:
-    """No default is taken."""
-    with pytest.raises(InvalidArgument):
-        signal_number(text)
 
 
 def test_amounts_for_people() -> None:

@@ -108,5 +108,5 @@ def test_impossible_execs_are_refused(fields: dict[str, Any]) -> None:
 
 def test_an_unknown_field_is_named() -> None:
     """An SDK newer than the server learns what the server lacks."""
-    with pytest.raises(Unsupported, match="pty"):
-        parse_exec(exec_(pty=True))
+    with pytest.raises(Unsupported, match="colour"):
+        parse_exec(exec_(colour=True))

@@ -216,6 +216,7 @@ impl Client {
             credit: BTreeMap::new(),
             max_output_bytes: None,
             end: None,
+            writer: 0,
         };
         self.open("exec.attach", &attach);
     }
@@ -293,6 +294,9 @@ fn started(spec: &ExecSpec, mode: Mode) -> ExecStart {
         backpressure: spec.backpressure,
         max_output_bytes: spec.max_output_bytes,
         is_main: spec.is_main,
+        merge_stderr: spec.merge_stderr,
+        pty: spec.pty,
+        script: spec.script,
         mode,
         credit: BTreeMap::new(),
     }
@@ -315,6 +319,9 @@ pub fn exec_spec(sandbox_id: &str, argv: &[&str]) -> ExecSpec {
         backpressure: false,
         max_output_bytes: 10 << 20,
         is_main: false,
+        merge_stderr: false,
+        pty: None,
+        script: None,
     }
 }
 

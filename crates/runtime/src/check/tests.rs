@@ -19,6 +19,9 @@ fn an_exec() -> ExecSpec {
         backpressure: false,
         max_output_bytes: 1 << 20,
         is_main: false,
+        merge_stderr: false,
+        pty: None,
+        script: None,
     }
 }
 

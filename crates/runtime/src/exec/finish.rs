@@ -30,13 +30,13 @@ pub fn ended(node: &Rc<Node>, exec: &Rc<Exec>, end: Ended) {
     node.cancel_timer(&Timer::Timeout(exec.id.clone()));
     node.cancel_timer(&Timer::Grace(exec.id.clone()));
     exec.enter(Phase::Ending);
-    exec.streams.iter().for_each(pump::drain);
+    pump::drain(exec);
     fault!("runtime.exec.drained");
     if exec.tag.borrow().cause.is_some() {
         let (node, exec) = (Rc::clone(node), Rc::clone(exec));
         tokio::task::spawn_local(async move {
             kill_rest(&exec).await;
-            exec.streams.iter().for_each(pump::drain);
+            pump::drain(&exec);
             conclude(&node, &exec, &end);
         });
     } else {
@@ -123,6 +123,7 @@ fn facts(node: &Node, exec: &Exec, end: &Ended) -> ExecEnd {
             cpu_ns,
             memory_peak_bytes,
         },
+        merged: tag.merged,
     }
 }
 

@@ -1,11 +1,15 @@
 //! Execs: started once, followed by any number of readers, ended, acknowledged.
 
+mod ends;
 mod finish;
+pub mod kept;
 mod kill;
 mod pump;
 mod start;
 mod stdin;
 mod stream;
+mod terminal;
+mod writers;
 
 pub use finish::{ack, ended, quota_hits, settle};
 pub use kill::{kill, out_of_grace, out_of_time, signal_group, terminate};
@@ -13,6 +17,7 @@ pub use pump::follow;
 pub use start::{errors_of, start, start_session};
 pub use stdin::Stdin;
 pub use stream::{collect_or_stream, send_range, Wanted};
+pub use terminal::{adopt, resize, Terminal};
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -82,6 +87,8 @@ fn ended_tag(sandbox_id: &str, end: ExecEnd) -> ExecTag {
         max_output_bytes: check::MAX_OUTPUT,
         is_main: false,
         session: false,
+        merged: end.merged,
+        terminal: false,
         baseline: Baseline::default(),
         end: Some(end),
     }
@@ -132,6 +139,10 @@ pub struct Exec {
     pub stdin: RefCell<Option<Rc<Stdin>>>,
     /// Of a session's shell.
     pub session: RefCell<Option<Rc<Session>>>,
+    /// Write end of the pipe that a terminal's output will go through.
+    pub relay: RefCell<Option<Rc<OwnedFd>>>,
+    /// The terminal, once the program has it.
+    pub terminal: RefCell<Option<Rc<Terminal>>>,
     /// The edge has committed its end.
     acked: Cell<bool>,
     /// Its output counts as that of a finished one.
@@ -176,6 +187,8 @@ impl Exec {
             streams: [stream(1), stream(2)],
             stdin: RefCell::default(),
             session: RefCell::default(),
+            relay: RefCell::default(),
+            terminal: RefCell::default(),
             acked: Cell::new(acked),
             counted: Cell::new(false),
             killed: Cell::new(!new),
@@ -276,16 +289,17 @@ impl Exec {
 
     /// Takes what the pipes hold now.
     pub fn drain(&self) {
-        self.streams.iter().for_each(pump::drain);
+        pump::drain(self);
     }
 
     /// The sandbox is empty: no more output can come.
     pub fn let_go(&self, node: &Node) {
+        pump::drain(self);
         for stream in &self.streams {
-            pump::drain(stream);
             stream.pipe.replace(None);
             stream.log.close();
         }
+        self.terminal.replace(None);
         self.stdin.replace(None);
         node.cancel_timer(&crate::timers::Timer::Timeout(self.id.clone()));
         node.cancel_timer(&crate::timers::Timer::Grace(self.id.clone()));

@@ -2,16 +2,21 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 use tokio::io::Interest;
 
-use super::{Exec, Phase, Stream};
+use super::{Exec, Phase, Stream, Terminal};
 use crate::kernel::poll;
 use crate::node::Node;
 use crate::output::{Pull, KEPT, SEGMENT};
 
+/// How often a terminal is looked at that nobody has open while its program runs: it may be opened again.
+const HUNG_UP: Duration = Duration::from_millis(50);
 /// Most bytes that are moved before others have their turn.
 const TURN: usize = 1 << 20;
+/// More often than a terminal, which buffers some 80 KiB, has something.
+const TERMINAL_PULLS: usize = 1024;
 /// With backpressure, how far a program may be ahead of its reader: never so far that something would be dropped.
 const AHEAD: u64 = KEPT - 3 * SEGMENT;
 
@@ -20,7 +25,12 @@ pub fn follow(node: &Rc<Node>, exec: &Rc<Exec>) {
     for index in 0..exec.streams.len() {
         let (node, exec) = (Rc::clone(node), Rc::clone(exec));
         tokio::task::spawn_local(async move {
-            if let Err(error) = stream(&exec, index).await {
+            let terminal = exec.terminal.borrow().clone();
+            let followed = match terminal {
+                Some(terminal) if index == 0 => screen(&exec, &terminal).await,
+                _ => stream(&exec, index).await,
+            };
+            if let Err(error) = followed {
                 tracing::error!(
                     exec_id = exec.id,
                     channel = index + 1,
@@ -29,6 +39,9 @@ pub fn follow(node: &Rc<Node>, exec: &Rc<Exec>) {
             }
             exec.streams[index].pipe.replace(None);
             exec.streams[index].log.close();
+            if index == 0 {
+                exec.terminal.replace(None);
+            }
             exec.changed.notify_waiters();
             super::settle(&node, &exec).await;
         });
@@ -68,6 +81,35 @@ async fn stream(exec: &Exec, index: usize) -> std::io::Result<()> {
     }
 }
 
+/// Follows a terminal until nobody has it open and its program has ended.
+async fn screen(exec: &Exec, terminal: &Terminal) -> std::io::Result<()> {
+    let stream = &exec.streams[0];
+    let watched = poll::watch(terminal.master.try_clone()?, Interest::READABLE)?;
+    loop {
+        let mut ready = tokio::select! {
+            ready = watched.ready(Interest::READABLE) => ready?,
+            () = let_go(exec, 0) => return Ok(()),
+        };
+        has_room(exec, stream).await;
+        match terminal.pull(stream)? {
+            Pull::Bytes(_) => {
+                exec.changed.notify_waiters();
+                stream.log.rest();
+                tokio::task::yield_now().await;
+            }
+            Pull::Empty => ready.clear_ready(),
+            Pull::End if !matches!(&*exec.phase.borrow(), Phase::Running) => return Ok(()),
+            // The readiness of what is hung up does not go away, so that there is nothing to wait for but the end.
+            Pull::End => drop(tokio::time::timeout(HUNG_UP, ended(exec)).await),
+        }
+    }
+}
+
+async fn ended(exec: &Exec) {
+    let ended = |exec: &Exec| (!matches!(&*exec.phase.borrow(), Phase::Running)).then_some(());
+    exec.until(ended).await;
+}
+
 /// Returns once the sandbox is empty and the stream was let go.
 async fn let_go(exec: &Exec, index: usize) {
     exec.until(|exec| exec.streams[index].pipe.borrow().is_none().then_some(()))
@@ -87,8 +129,22 @@ async fn has_room(exec: &Exec, stream: &Stream) {
     exec.until(free).await;
 }
 
-/// Takes what the pipe has now, and no more: somebody in the background may write for ever.
-pub fn drain(stream: &Stream) {
+/// Takes what there is now, and no more: somebody in the background may write for ever.
+pub fn drain(exec: &Exec) {
+    exec.streams.iter().for_each(drain_pipe);
+    let terminal = exec.terminal.borrow().clone();
+    if let Some(terminal) = terminal {
+        for _ in 0..TERMINAL_PULLS {
+            match terminal.pull(&exec.streams[0]) {
+                Ok(Pull::Bytes(_)) => {}
+                Ok(_) => return,
+                Err(error) => return tracing::error!("output is lost: {error}"),
+            }
+        }
+    }
+}
+
+fn drain_pipe(stream: &Stream) {
     let Some(pipe) = stream.pipe.borrow().clone() else {
         return;
     };

@@ -1,6 +1,5 @@
 //! `exec.start`: one spawn, however often it is asked for.
 
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::keeper::{Answer, Call, Refusal};
 use dsec_proto::runtime::{ExecEnd, ExecSpec, ExecUsage};
 
-use super::{Exec, Phase, Stdin};
+use super::{ends, Exec, Phase};
 use crate::groups::{Baseline, Leaf};
 use crate::keeper::Parcel;
 use crate::kernel::sys;
@@ -133,6 +132,7 @@ fn unrun(node: &Node, sandbox: &Rc<Sandbox>, spec: &ExecSpec) -> Rc<Exec> {
         started_at: sys::unix_time(sys::boottime()),
         duration_ns: 0,
         usage: ExecUsage::default(),
+        merged: exec.tag.borrow().merged,
     };
     exec.released.set(true);
     exec.enter(Phase::Ended(end));
@@ -152,12 +152,14 @@ fn tag_of(spec: &ExecSpec, leaf: u16, baseline: Baseline) -> ExecTag {
         grace_ns: spec.grace_ms * 1_000_000,
         kill_at: None,
         cause: None,
-        stdin: spec.stdin,
+        stdin: spec.stdin || spec.pty.is_some(),
         backpressure: spec.backpressure,
         max_output_bytes: spec.max_output_bytes,
         is_main: spec.is_main,
         end: None,
         session: false,
+        merged: spec.merge_stderr || spec.pty.is_some(),
+        terminal: spec.pty.is_some(),
         baseline,
     }
 }
@@ -166,61 +168,14 @@ fn timeout_at(spec: &ExecSpec) -> Option<u64> {
     spec.timeout_ms.map(|ms| sys::boottime() + ms * 1_000_000)
 }
 
-/// Program ends of the pipes.
-struct Ends {
-    stdin: Option<OwnedFd>,
-    outputs: [OwnedFd; 2],
-    session: session::Given,
-}
-
-fn pipes(node: &Node, exec: &Exec, spec: &ExecSpec) -> std::io::Result<Ends> {
-    let start = node.config.range(exec.sandbox.tag.borrow().slot);
-    let (uid, gid) = check::known_user(&spec.user).unwrap_or((0, 0));
-    let give = |fd: &OwnedFd| sys::chown(fd, start + uid, start + gid);
-    let output = |index: usize| -> std::io::Result<OwnedFd> {
-        let (reader, writer) = sys::pipe(0)?;
-        give(&writer)?;
-        sys::nonblocking(&reader)?;
-        exec.streams[index].pipe.replace(Some(Rc::new(reader)));
-        Ok(writer)
-    };
-    let outputs = [output(0)?, output(1)?];
-    let mut stdin = None;
-    if spec.stdin {
-        let (reader, writer) = sys::pipe(0)?;
-        give(&reader)?;
-        sys::nonblocking(&writer)?;
-        exec.stdin.replace(Some(Rc::new(Stdin::new(writer)?)));
-        stdin = Some(reader);
-    }
-    let session = if exec.tag.borrow().session {
-        session::given(node, exec, spec)?
-    } else {
-        Vec::new()
-    };
-    Ok(Ends {
-        stdin,
-        outputs,
-        session,
-    })
-}
-
 async fn launch(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec, leaf: &Leaf) -> WireResult<()> {
     let broken = |error: std::io::Error| WireError::node("exec", error.to_string());
     let _own_turn = exec.sandbox.launches.acquire().await;
     let _turn = node.launches.acquire().await;
     exec.tag.borrow_mut().timeout_at = timeout_at(spec);
-    let ends = pipes(node, exec, spec).map_err(broken)?;
     let mut parcel = Parcel::default();
     let entry = entry(leaf, &mut parcel).map_err(broken)?;
-    let [stdout, stderr] = ends.outputs;
-    let mut fds = vec![(parcel.give(stdout), 1), (parcel.give(stderr), 2)];
-    if let Some(stdin) = ends.stdin {
-        fds.push((parcel.give(stdin), 0));
-    }
-    for (fd, number) in ends.session {
-        fds.push((parcel.give(fd), number));
-    }
+    let ends = ends::pack(node, exec, spec, &mut parcel).map_err(broken)?;
     let entrant = Entrant {
         object_id: sandbox_object(&exec.sandbox.id),
         entry,
@@ -228,23 +183,11 @@ async fn launch(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec, leaf: &Leaf) 
         user: &spec.user,
         cwd: spec.cwd.as_ref().map(|path| path.as_slice()),
         create_cwd: spec.create_cwd,
-        owned: fds.iter().map(|(index, _)| *index).collect(),
+        owned: ends.owned,
     };
     let strict = exec.sandbox.tag.borrow().strict;
-    let plan = plans::exec(&node.profile, strict, spec, &entrant, fds);
-    let pipes: Vec<Rc<OwnedFd>> = exec
-        .streams
-        .iter()
-        .filter_map(|stream| stream.pipe.borrow().clone())
-        .collect();
-    let mut held: Vec<u16> = pipes
-        .iter()
-        .map(|pipe| parcel.lend(pipe.as_ref()))
-        .collect();
+    let plan = plans::exec(&node.profile, strict, spec, &entrant, ends.given);
     let session = exec.session.borrow().clone();
-    if let Some(session) = &session {
-        held.extend(session.held().iter().map(|fd| parcel.lend(fd)));
-    }
     let stdin = exec.stdin.borrow().clone();
     if let Some(stdin) = stdin {
         stdin
@@ -262,14 +205,33 @@ async fn launch(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec, leaf: &Leaf) 
         tag,
         plan: Some(Box::new(plan)),
         plan_fd: None,
-        held,
+        held: ends.held,
     };
     let (pid, started) = spawn_in_time(node, call, &parcel, leaf).await?;
     exec.started_ns.set(started);
     if let Some(session) = &session {
         session.led_by(pid);
     }
+    if spec.pty.is_some() {
+        let adopted = take_terminal(node, exec).await;
+        if adopted.is_err() {
+            let _ = leaf.kill();
+        }
+        return adopted;
+    }
     Ok(())
+}
+
+/// The child has opened the terminal and the keeper holds its master, after what it was given.
+async fn take_terminal(node: &Node, exec: &Exec) -> WireResult<()> {
+    let object_id = exec_object(&exec.sandbox.id, &exec.id);
+    let fetched = node.keeper.call(Call::Fetch { object_id }, &[]).await;
+    let (_, mut fds) = fetched.map_err(|refusal| WireError::node("pty", refusal.message))?;
+    let master = fds
+        .pop()
+        .ok_or_else(|| WireError::node("pty", "the keeper has no terminal of it"))?;
+    let adopted = super::adopt(node, exec, master, None).await;
+    adopted.map_err(|error| WireError::node("pty", error.to_string()))
 }
 
 async fn spawn_in_time(
@@ -347,6 +309,8 @@ pub fn errors_of(refusal: &Refusal) -> WireError {
         ) => WireError::invalid(cannot(&said, failure.errno))
             .in_phase("cwd")
             .remedy("Make the directory first; the user must be allowed to enter it"),
+        ("open_pty", libc::ENOSPC) => WireError::new("capacity", said)
+            .remedy("The sandbox, or the machine (sysctl kernel.pty.max), has no terminal left"),
         _ if refusal.code == "gone" => {
             WireError::new("sandbox_gone", "the sandbox has ended").with("cause", "lost")
         }

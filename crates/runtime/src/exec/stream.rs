@@ -23,6 +23,8 @@ pub struct Wanted {
     pub credit: Offsets,
     /// For `collect`.
     pub max_output_bytes: u64,
+    /// Whose standard input comes on the stream.
+    pub writer: u64,
 }
 
 /// The end of an exec, when there is one: its facts or its failure, and the totals up to which its output counts.
@@ -82,6 +84,7 @@ struct Reader<'a> {
     at: [u64; 2],
     until: [u64; 2],
     granted: u64,
+    writer: u64,
 }
 
 impl<'a> Reader<'a> {
@@ -98,6 +101,7 @@ impl<'a> Reader<'a> {
             at,
             until,
             granted: 0,
+            writer: wanted.writer,
         }
     }
 
@@ -105,7 +109,7 @@ impl<'a> Reader<'a> {
     async fn grant(&mut self) {
         let stdin = self.exec.stdin.borrow().clone();
         if let Some(stdin) = stdin {
-            let next = stdin.taken() + CREDIT;
+            let next = stdin.taken(self.writer) + CREDIT;
             if next >= self.granted + CREDIT / 4 {
                 self.granted = next;
                 self.out.until(0, next).await;
@@ -151,14 +155,14 @@ impl<'a> Reader<'a> {
                 "more standard input than was granted",
             ));
         }
-        let end = bytes.is_empty();
+        let writer = self.writer;
         // A program that does not read must not hold up its own output: the write goes on beside it. Writes are taken in
         // order by the lock inside.
         let (node, exec) = (Rc::clone(self.node), Rc::clone(self.exec));
         let write = async move {
-            stdin.write(offset, &bytes).await?;
+            let over = stdin.write(writer, offset, &bytes).await?;
             drop(stdin);
-            if end {
+            if over {
                 stdin::close(&node, &exec).await;
             }
             exec.changed.notify_waiters();

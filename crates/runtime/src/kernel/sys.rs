@@ -178,6 +178,26 @@ pub fn punch(file: &impl AsRawFd, start: u64, end: u64) {
     };
 }
 
+/// Moves bytes of a terminal into a pipe. They are in one or in the other at any moment, never only in this process.
+///
+/// # Errors
+/// EAGAIN when there are none or the pipe is full, EIO once nobody has the terminal's other end open.
+pub fn splice_to_pipe(from: &impl AsRawFd, pipe: &impl AsRawFd, most: usize) -> io::Result<usize> {
+    let flags = libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE;
+    // SAFETY: both descriptors are borrowed; neither takes an offset.
+    let moved = unsafe {
+        libc::splice(
+            from.as_raw_fd(),
+            std::ptr::null_mut(),
+            pipe.as_raw_fd(),
+            std::ptr::null_mut(),
+            most,
+            flags,
+        )
+    };
+    Ok(check(moved as libc::c_long)? as usize)
+}
+
 /// Sealed memory with these bytes, executable when asked for.
 ///
 /// # Errors

@@ -23,6 +23,9 @@ fn spec(user: &str) -> ExecSpec {
         backpressure: false,
         max_output_bytes: 0,
         is_main: false,
+        merge_stderr: false,
+        pty: None,
+        script: None,
     }
 }
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from dsec.api.signals import signal_number
 from dsec.cli import options as o
 from dsec.cli.completing import sandbox_names
 from dsec.cli.failures import report
 from dsec.cli.printing import print_json
 from dsec.cli.session import Json, command, with_client
-from dsec.cli.values import duration_s, labels, signal_number
+from dsec.cli.values import duration_s, labels
 from dsec.errors import DSecError, InvalidArgument
 
 if TYPE_CHECKING:

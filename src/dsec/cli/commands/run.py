@@ -8,12 +8,13 @@ import typer
 
 from dsec.api.types import Ended
 from dsec.cli import options as o
+from dsec.cli import terminal
 from dsec.cli.completing import image_names
 from dsec.cli.failures import program_code
 from dsec.cli.printing import print_json
 from dsec.cli.pulling import with_image
 from dsec.cli.session import Json, command, with_client
-from dsec.errors import InvalidArgument, SandboxGone, Unsupported
+from dsec.errors import InvalidArgument, SandboxGone
 
 if TYPE_CHECKING:
     from dsec.client.args import SandboxArgs
@@ -30,8 +31,9 @@ def run(
     words: Words = None,
     detach: Annotated[bool, typer.Option("-d", "--detach", help="Print the ID and return.")] = False,
     rm: Annotated[bool, typer.Option("--rm", help="Forget the sandbox when it has ended.")] = False,
-    interactive: Annotated[bool, typer.Option("-i", "--interactive", hidden=True)] = False,
-    tty: Annotated[bool, typer.Option("-t", "--tty", hidden=True)] = False,
+    interactive: o.Interactive = False,
+    tty: o.Tty = False,
+    detach_keys: o.DetachKeys = terminal.DEFAULT_DETACH_KEYS,
     env: o.Env = None,
     env_file: o.EnvFile = None,
     workdir: o.Workdir = None,
@@ -53,19 +55,21 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a program in a new sandbox, which lives as long as it does. Its exit code is this command's."""
-    if interactive or tty:
-        raise Unsupported(
-            f"`run {'-t' if tty else '-i'}` is not built yet", remedy="Use `dsec create` and then `dsec exec -i`"
-        )
+    keys = terminal.detach_keys(detach_keys)
+    if interactive and tty and not detach:
+        terminal.require_terminal()
     made = o.sandbox_args(
         image,
         env=env, env_file=env_file, workdir=workdir, user=user, name=name, memory=memory, cpus=cpus, disk=disk,
         pids_limit=pids_limit, shm_size=shm_size, network=network, endpoint=endpoint, label=label,
         workspace=workspace, toolkit=toolkit, idle_timeout=idle_timeout, lifetime=lifetime, pull=pull,
     )  # fmt: skip
-    main = made.replace(command=list(words) if words else "image")
+    pty = terminal.size() if tty else None
+    main = made.replace(command=list(words) if words else "image", pty=pty, stdin=interactive)
     if detach:
         with_client(lambda client: _create(client, main, json=json))
+    elif interactive:
+        raise typer.Exit(with_client(lambda client: _talking(client, main, rm=rm, keys=keys if tty else None)))
     else:
         raise typer.Exit(with_client(lambda client: _foreground(client, main, rm=rm)))
 
@@ -138,6 +142,33 @@ async def _foreground(client: DSecClient, args: SandboxArgs, *, rm: bool) -> int
     if rm:
         await sandbox.remove()
     return code
+
+
+async def _talking(client: DSecClient, args: SandboxArgs, *, rm: bool, keys: bytes | None) -> int:
+    """The main process with our input, at our terminal (``keys``: those that detach, and leave the sandbox alive)."""
+    from dsec.cli.streams import at_terminal, converse
+    from dsec.client.creating import Keeper
+
+    sandbox = await client.sandbox(args)
+    keeper = Keeper(sandbox)
+    failing, alive = True, False
+    try:
+        main = (await sandbox.info()).main_exec_id
+        assert main is not None
+        program = sandbox.attach(main)
+        if keys is None:
+            code = await converse(program, interactive=True, keys=None)
+        else:
+            code = await at_terminal(program, sandbox.id, keys)
+        failing, alive = False, code is None
+    finally:
+        if alive:
+            keeper.leave()
+        else:
+            await keeper.stop(failing=failing)
+    if rm and not alive:
+        await sandbox.remove()
+    return code or 0
 
 
 async def _main_code(sandbox: Sandbox) -> int:
