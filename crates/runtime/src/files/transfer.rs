@@ -22,6 +22,8 @@ use crate::node::Node;
 const WINDOW: u64 = 4 << 20;
 /// How long a transfer waits for its client to come back.
 const ALONE: Duration = Duration::from_secs(30);
+/// How often it looks meanwhile whether there is still a sandbox.
+const LOOK: Duration = Duration::from_millis(250);
 /// Transfers that one sandbox may have at once.
 const MAX_TRANSFERS: usize = 16;
 /// Room in the pipe to the child.
@@ -180,18 +182,20 @@ impl Task {
         }
     }
 
-    /// The next connection. `None`: none came in time, or the transfer is cancelled.
-    async fn attached(&mut self) -> Option<(Stream, u64)> {
-        if let Some(stream) = self.stream.take() {
-            return Some(stream);
-        }
-        match timeout(ALONE, self.said.recv()).await {
-            Ok(said) => {
-                self.heard(said);
-                self.stream.take()
+    /// The next connection. `None`: none came in time, or the transfer is cancelled, or its sandbox has ended.
+    async fn attached(&mut self, gone: impl Fn() -> bool) -> Option<(Stream, u64)> {
+        let mut waited = Duration::ZERO;
+        while self.stream.is_none() && waited < ALONE && !gone() {
+            match timeout(LOOK, self.said.recv()).await {
+                Ok(said) => {
+                    if !self.heard(said) {
+                        return None;
+                    }
+                }
+                Err(_) => waited += LOOK,
             }
-            Err(_) => None,
         }
+        self.stream.take()
     }
 
     /// False: it is cancelled.
@@ -211,7 +215,7 @@ impl Task {
 
     async fn upload(&mut self, running: &mut Running) -> Stopped {
         let mut at = 0;
-        while let Some((mut stream, _)) = self.attached().await {
+        while let Some((mut stream, _)) = self.attached(|| running.sandbox.gone().is_some()).await {
             stream.out.item(&TransferAt { at }).await;
             let mut granted = at + WINDOW;
             stream.out.until(0, granted).await;
@@ -253,7 +257,9 @@ impl Task {
 
     async fn download(&mut self, running: &Running) -> Stopped {
         let mut held = Held::default();
-        while let Some((mut stream, mut sent)) = self.attached().await {
+        while let Some((mut stream, mut sent)) =
+            self.attached(|| running.sandbox.gone().is_some()).await
+        {
             if !held.has(sent) {
                 let error =
                     WireError::not_found(format!("what followed {sent} is not held any more"));
@@ -310,7 +316,7 @@ impl Task {
         if !self.cancelled.is_empty() {
             return;
         }
-        while let Some((mut stream, at)) = self.attached().await {
+        while let Some((mut stream, at)) = self.attached(|| false).await {
             stream.out.item(&TransferAt { at }).await;
             stream.out.finish(result.clone()).await;
             loop {
