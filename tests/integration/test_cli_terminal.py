@@ -122,6 +122,7 @@ async def test_shell(node: RunningNode, sandbox: dsec.Sandbox) -> None:
     with person(node, "shell", sandbox.id) as somebody:
         somebody.type(b"echo $0-$-; test -t 0 && echo at-$((1+1)) $TERM\r")
         assert re.search(r"bash-\w*i", somebody.sees("at-2 xterm-256color"))
+        somebody.sees("[#$] ")  # its line editor is ready: before that, the key would mean something else
         somebody.type(b"\x04")
         assert somebody.leaves_with() == 0
 
