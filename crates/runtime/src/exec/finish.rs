@@ -60,10 +60,11 @@ async fn kill_rest(exec: &Exec) {
 }
 
 fn conclude(node: &Rc<Node>, exec: &Rc<Exec>, end: &Ended) {
-    let died_with = exec
-        .sandbox
-        .gone()
-        .filter(|_| end.signal == Some(libc::SIGKILL) && exec.tag.borrow().cause.is_none());
+    let killed = end.signal == Some(libc::SIGKILL) && exec.tag.borrow().cause.is_none();
+    // When an init dies, the kernel kills all else first and lets the init be waited for last: its group tells it before.
+    let died_with = Some(())
+        .filter(|()| killed)
+        .and_then(|()| exec.sandbox.gone().or_else(|| without_init(exec)));
     if let Some(failure) = &end.failure {
         let refusal = dsec_proto::keeper::Refusal {
             code: "failed".into(),
@@ -97,6 +98,14 @@ fn conclude(node: &Rc<Node>, exec: &Rc<Exec>, end: &Ended) {
     if exec.tag.borrow().is_main {
         sandbox::end(node, &exec.sandbox, "main-exited");
     }
+}
+
+fn without_init(exec: &Exec) -> Option<String> {
+    exec.sandbox
+        .groups
+        .init()
+        .is_empty()
+        .then(|| "init-died".into())
 }
 
 fn facts(node: &Node, exec: &Exec, end: &Ended) -> ExecEnd {
