@@ -19,6 +19,7 @@ from dsec.node.local_calls import RuntimeCalls
 from dsec.testing.node import RunningNode, wait_until
 
 from .conftest import IMAGE
+from .test_cli_terminal import person
 
 pytestmark = [pytest.mark.node, pytest.mark.anyio]
 
@@ -158,6 +159,23 @@ def dsec_cli(node: RunningNode, *words: str) -> subprocess.CompletedProcess[str]
     """Run the command line."""
     program = Path(sys.executable).with_name("dsec")
     return subprocess.run([str(program), *words], env=node.environment, capture_output=True, text=True, check=False)
+
+
+async def test_a_shell_on_a_kept_disk(node: RunningNode, client: dsec.DSecClient) -> None:
+    """dsec shell --from: a terminal in a new sandbox with what was written; left, that one stops; the disk stays."""
+    old = await kept(client)
+
+    def visit() -> int:
+        with person(node, "shell", "--from", old) as somebody:
+            somebody.type(b"cat /root/note; exit 7\r")
+            somebody.sees("kept")
+            return somebody.leaves_with()
+
+    assert await asyncio.to_thread(visit) == 7
+    assert disks(node) == [old]
+    assert [info.id async for info in client.find()] == []
+    both = await asyncio.to_thread(dsec_cli, node, "shell", "--from", old, "worker")
+    assert both.returncode != 0 and "--from" in both.stderr
 
 
 async def test_the_command_line(node: RunningNode, client: dsec.DSecClient) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from dsec.cli import options as o
 from dsec.cli import terminal
+from dsec.cli.commands.run import on_disk
 from dsec.cli.failures import program_code
 from dsec.cli.printing import print_json
 from dsec.cli.session import Json, command, with_client
@@ -71,7 +72,13 @@ def exec_(
 
 
 def shell(
-    sandbox: o.SandboxRef,
+    sandbox: Annotated[str | None, typer.Argument(metavar="[SANDBOX]", help="ID or name.")] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="STOPPED", help="In a new sandbox on a kept disk, stopped when the shell is left."
+        ),
+    ] = None,
     detach_keys: o.DetachKeys = DEFAULT_DETACH_KEYS,
     env: o.Env = None,
     env_file: o.EnvFile = None,
@@ -79,11 +86,20 @@ def shell(
     user: o.User = None,
 ) -> None:
     """Open an interactive shell in a sandbox: /bin/bash, or else /bin/sh."""
+    if (sandbox is None) == (from_ is None):
+        raise InvalidArgument("name a sandbox, or a stopped one whose disk is kept with --from")
     keys = terminal.detach_keys(detach_keys)
     terminal.require_terminal()
 
     async def body(client: DSecClient) -> int:
-        target = await client.get(sandbox)
+        if sandbox is not None:
+            return await inside(await client.get(sandbox))
+        from dsec.client.args import SandboxArgs
+
+        async with client.sandbox(await on_disk(client, SandboxArgs(""), from_ or "")) as target:
+            return await inside(target)
+
+    async def inside(target: Sandbox) -> int:
         variables = environment(env or [], env_file or [])
         # $0 is the shell that was found; at a terminal, and without a script, it is an interactive one.
         itself = 'exec "$0"'
