@@ -125,6 +125,13 @@ async def test_stop_with_grace(client: dsec.DSecClient) -> None:
     assert (await logs_of(sandbox))[1] == b"ready\ncleaned\n"
 
 
+async def test_a_quick_main_process_is_heard_whole(node: RunningNode, client: dsec.DSecClient) -> None:
+    """Its sandbox has ended and is forgotten by the runtime before anybody looks: ``logs`` has all that it said."""
+    sandbox = await client.sandbox(IMAGE, command=["seq", "1", "100000"])
+    await asyncio.to_thread(wait_until, lambda: node.stats()["slots_used"] == 0, "the runtime has forgotten it")
+    assert (await logs_of(sandbox, follow=True))[1] == b"".join(b"%d\n" % number for number in range(1, 100001))
+
+
 async def test_the_tombstone_can_be_read(client: dsec.DSecClient) -> None:
     """info, story, usage, execs, logs and find(state="stopped") of a stopped one; remove drops it."""
     label = new_key()

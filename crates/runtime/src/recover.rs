@@ -308,6 +308,7 @@ async fn sweep(node: &Rc<Node>) {
     }
     let kept = node.disks.borrow().keys().cloned().collect::<Vec<_>>();
     let live = node.sandboxes.borrow().keys().cloned().collect::<Vec<_>>();
+    let sandboxes: HashSet<String> = live.iter().cloned().collect();
     let names: HashSet<String> = kept.into_iter().chain(live).collect();
     let pool = node.pool.clone();
     let work = move || {
@@ -320,4 +321,9 @@ async fn sweep(node: &Rc<Node>) {
         }
     };
     node.objects.run(work).await;
+    let (node, output) = (Rc::clone(node), node.config.output());
+    tokio::task::spawn_local(async move {
+        let work = move || sandbox::end::shrink_forgotten(&output, &sandboxes);
+        node.objects.run(work).await;
+    });
 }

@@ -1,6 +1,8 @@
 //! How a sandbox ends: the cause is written down, everything is killed, the group is seen to be empty, the storage is
 //! let go. The end then waits to be committed by the edge.
 
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,6 +20,9 @@ use crate::{check, disks, exec, fault, net, output, pause, timers::Timer};
 /// How long a caller waits for the death of what was killed. The kernel lets a process in an uninterruptible wait live on;
 /// the end then goes on without the caller.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the output of a main process stays whole after its sandbox: whoever has just made the sandbox, as `dsec run`
+/// does, comes to read it only then.
+const WHOLE: Duration = Duration::from_secs(30);
 
 /// `sandbox.stop`: ends a sandbox and waits for it, or answers with the end that it had.
 ///
@@ -277,16 +282,48 @@ pub async fn forget(node: &Rc<Node>, sandbox_ids: &[String]) -> WireResult<()> {
         let ids: Vec<String> = execs.iter().map(|exec| exec.id.clone()).collect();
         node.budget.borrow_mut().forget(&ids);
         node.slots.give_back(sandbox.tag.borrow().slot);
-        let directory = node.config.output().join(&sandbox.id);
-        node.objects.run(move || shrink_all(&directory)).await;
+        shrink(node, &sandbox.id, &execs).await;
     }
     Ok(())
 }
 
-fn shrink_all(directory: &std::path::Path) {
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        if let Err(error) = output::shrink(&entry.path()) {
-            tracing::warn!("{}: {error}", entry.path().display());
+/// Leaves of each exec's output what a tombstone holds; of the main process's only after a while.
+async fn shrink(node: &Rc<Node>, sandbox_id: &str, execs: &[Rc<exec::Exec>]) {
+    let directory = node.config.output().join(sandbox_id);
+    let main = execs.iter().find(|exec| exec.tag.borrow().is_main);
+    let main = main.map(|exec| directory.join(&exec.id));
+    if let Some(main) = main.clone() {
+        let node = Rc::clone(node);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(WHOLE).await;
+            node.objects.run(move || shrink_one(&main)).await;
+        });
+    }
+    let now = move || output_of(&directory, main.as_deref()).for_each(|path| shrink_one(&path));
+    node.objects.run(now).await;
+}
+
+/// The directories of a sandbox's execs, but this one.
+fn output_of<'a>(directory: &Path, but: Option<&'a Path>) -> impl Iterator<Item = PathBuf> + 'a {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.path())
+        .filter(move |path| Some(path.as_path()) != but)
+}
+
+fn shrink_one(directory: &Path) {
+    match output::shrink(directory) {
+        Err(error) if directory.exists() => tracing::warn!("{}: {error}", directory.display()),
+        _ => {}
+    }
+}
+
+/// Shrinks what a former runtime had left whole for a while: all output of sandboxes that are not among these.
+pub fn shrink_forgotten(output: &Path, known: &HashSet<String>) {
+    for sandbox in output_of(output, None) {
+        let name = sandbox.file_name().and_then(|name| name.to_str());
+        if !name.is_some_and(|name| known.contains(name)) {
+            output_of(&sandbox, None).for_each(|path| shrink_one(&path));
         }
     }
 }
