@@ -32,7 +32,16 @@ from dsec.errors import (
     SandboxGone,
 )
 
-__all__ = ["MAX_OUTPUT_BYTES", "RECONNECT_S", "ExecEnd", "ExecRequest", "Run", "check_seconds", "exited_of"]
+__all__ = [
+    "MAX_OUTPUT_BYTES",
+    "RECONNECT_S",
+    "EndUsage",
+    "ExecEnd",
+    "ExecRequest",
+    "Run",
+    "check_seconds",
+    "exited_of",
+]
 
 T = TypeVar("T")
 RECONNECT_S = 120.0
@@ -42,7 +51,9 @@ _CREDIT = {STDOUT: UNLIMITED, STDERR: UNLIMITED}
 _NO_CREDIT = {STDOUT: 0, STDERR: 0}
 
 
-class _EndUsage(msgspec.Struct, frozen=True):
+class EndUsage(msgspec.Struct, frozen=True):
+    """What an exec, or a run of a session, used."""
+
     cpu_ns: int = 0
     memory_peak_bytes: int = 0
 
@@ -60,7 +71,7 @@ class ExecEnd(msgspec.Struct, frozen=True):
     signal: int | None = None
     oom_kills: int = 0
     quota_hits: list[str] = []
-    usage: _EndUsage = _EndUsage()
+    usage: EndUsage = EndUsage()
     merged: bool = False
 
 

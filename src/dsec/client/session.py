@@ -16,7 +16,7 @@ from dsec.api.ids import check_key, exec_id, new_key
 from dsec.api.types import Ended, ExecUsage
 from dsec.client.owned import disown, own_exec
 from dsec.client.results import ExecResult, Kept, Output
-from dsec.client.running import MAX_OUTPUT_BYTES, RECONNECT_S, check_seconds
+from dsec.client.running import MAX_OUTPUT_BYTES, RECONNECT_S, EndUsage, check_seconds
 from dsec.client.streams import Collecting, Pieces
 from dsec.client.waiting import Patience, shielded
 from dsec.client.wire import Lost
@@ -42,11 +42,6 @@ _BACK_S = 3.0
 """What a run may take to end after its grace: the shell comes back, or is killed."""
 
 
-class _Usage(msgspec.Struct, frozen=True):
-    cpu_ns: int = 0
-    memory_peak_bytes: int = 0
-
-
 class _RunEnd(msgspec.Struct, frozen=True):
     """The ``end`` of a run (docs/protocols.md)."""
 
@@ -62,7 +57,7 @@ class _RunEnd(msgspec.Struct, frozen=True):
     signal: int | None = None
     oom_kills: int = 0
     quota_hits: list[str] = []
-    usage: _Usage = _Usage()
+    usage: EndUsage = EndUsage()
     closed: bool = False
 
 
