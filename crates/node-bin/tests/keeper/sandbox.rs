@@ -8,7 +8,7 @@ use rustix::thread::{unshare_unsafe, UnshareFlags};
 
 use super::client::Client;
 use super::node::Node;
-use super::plans::{dir, full_pipe, inside, inside_as, link, pipe, read_all, root, sandbox};
+use super::plans::{full_pipe, inside, inside_as, link, pipe, read_all, root, sandbox};
 
 /// A node with one sandbox, `init`.
 pub fn with_sandbox(shape: impl FnOnce(&Path)) -> (Node, Client) {
