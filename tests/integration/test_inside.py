@@ -128,7 +128,7 @@ async def test_nothing_of_the_platform_is_readable(sandbox: dsec.Sandbox) -> Non
     """No platform process, environment variable, descriptor, cgroup path or executable can be seen inside."""
     assert "dsec" not in await shell(sandbox, "env")
     for path in (await shell(sandbox, "cut -d: -f3 /proc/self/cgroup")).split():
-        assert re.fullmatch(r"/(\.\./e\d+)?", path)
+        assert re.fullmatch(r"/((\.\./)?e\d+)?", path)
     assert not (await sandbox.run_shell("cat /proc/1/environ /proc/1/maps; readlink /proc/1/exe; ls /proc/1/fd")).ok
     assert not (await sandbox.run_shell("readlink /proc/1/exe")).ok
 
