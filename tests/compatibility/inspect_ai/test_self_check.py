@@ -28,8 +28,6 @@ async def sandbox_env(request: pytest.FixtureRequest) -> AsyncIterator[SandboxEn
         pytest.skip("root opens a file whatever its mode")
     if request.param == "root" and name in _SLOW:
         pytest.skip("same as for an ordinary user, and slow")
-    if name == "test_exec_large_command":
-        request.applymarker(pytest.mark.xfail(reason="an exec request has one frame, 256 KiB"))
     provider = registry_find_sandboxenv("dsec")
     config = provider.config_deserialize({"user": "nobody", "workdir": "/tmp"} if request.param == "user" else {})
     made = await provider.sample_init("self_check", config, {})
