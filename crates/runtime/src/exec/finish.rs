@@ -152,14 +152,16 @@ pub fn quota_hits(node: &Node, exec: &Exec, refused_before: u64) -> Vec<String> 
 
 /// `exec.ack`: the edge has committed the ends of these.
 pub async fn ack(node: &Rc<Node>, exec_ids: &[String]) {
-    for exec_id in exec_ids {
-        let exec = node.execs.borrow().get(exec_id).cloned();
-        if let Some(exec) = exec.filter(|exec| !exec.is_running()) {
-            exec.acked.set(true);
-            fault!("runtime.exec.acked");
-            settle(node, &exec).await;
-            keep_facts(node, &exec).await;
-        }
+    let known = |exec_id: &String| node.execs.borrow().get(exec_id).cloned();
+    let ended = |exec: &Rc<Exec>| !exec.is_running();
+    let execs: Vec<Rc<Exec>> = exec_ids.iter().filter_map(known).filter(ended).collect();
+    for exec in &execs {
+        exec.acked.set(true);
+        fault!("runtime.exec.acked");
+    }
+    settle_all(node, &execs).await;
+    for exec in &execs {
+        keep_facts(node, exec).await;
     }
 }
 
@@ -177,30 +179,48 @@ async fn keep_facts(node: &Node, exec: &Exec) {
 /// Lets the keeper forget an exec once the edge has its end and nothing can write any more: a process in the background
 /// keeps its pipes, and its group.
 pub async fn settle(node: &Rc<Node>, exec: &Rc<Exec>) {
-    let silent = exec
-        .streams
-        .iter()
-        .all(|stream| stream.pipe.borrow().is_none());
-    if silent && !exec.is_running() {
-        count(node, exec).await;
+    settle_all(node, std::slice::from_ref(exec)).await;
+}
+
+/// The keeper is told of all of them at once: one at a time, a busy node would let go more slowly than it takes on.
+async fn settle_all(node: &Rc<Node>, execs: &[Rc<Exec>]) {
+    let mut going = Vec::new();
+    for exec in execs {
+        if is_silent(exec) && !exec.is_running() {
+            count(node, exec).await;
+        }
+        if can_go(exec) {
+            exec.release(node);
+            going.push(exec);
+        }
     }
-    if !exec.acked.get() || !silent || exec.released.get() || exec.is_running() {
+    if going.is_empty() {
         return;
+    }
+    let object = |exec: &&Rc<Exec>| exec_object(&exec.sandbox.id, &exec.id);
+    node.keeper.ack(going.iter().map(object).collect()).await;
+    fault!("runtime.exec.released");
+    for exec in going {
+        if exec.sandbox.gone().is_none() {
+            exec.sandbox
+                .give_back(exec.tag.borrow().leaf, exec.killed.get());
+        }
+    }
+}
+
+/// Whether nothing can write any more.
+fn is_silent(exec: &Exec) -> bool {
+    let mut streams = exec.streams.iter();
+    streams.all(|stream| stream.pipe.borrow().is_none())
+}
+
+/// Whether the keeper may forget it. Processes that have closed their pipes and live on go with the sandbox.
+fn can_go(exec: &Exec) -> bool {
+    if !exec.acked.get() || !is_silent(exec) || exec.released.get() || exec.is_running() {
+        return false;
     }
     let leaf = exec.sandbox.groups.leaf(exec.tag.borrow().leaf);
-    if exec.sandbox.gone().is_none() && !leaf.is_empty() {
-        // Its processes have closed their pipes and live on: they go with the sandbox.
-        return;
-    }
-    exec.release(node);
-    node.keeper
-        .ack(vec![exec_object(&exec.sandbox.id, &exec.id)])
-        .await;
-    fault!("runtime.exec.released");
-    if exec.sandbox.gone().is_none() {
-        exec.sandbox
-            .give_back(exec.tag.borrow().leaf, exec.killed.get());
-    }
+    exec.sandbox.gone().is_some() || leaf.is_empty()
 }
 
 /// Counts what is kept of a finished exec, and shrinks the oldest when that is too much.
