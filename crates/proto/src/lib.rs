@@ -5,12 +5,16 @@
 //! hold these types and `src/dsec/api` together.
 
 pub mod error;
+mod exec;
 mod files;
 pub mod frame;
 pub mod holding;
 pub mod keeper;
 pub mod net;
+mod output;
 pub mod packet;
 pub mod proxy;
 pub mod runtime;
+mod sandbox;
 pub mod session;
+mod tool;

@@ -1,0 +1,128 @@
+//! Values that occur in more than one message.
+
+use std::collections::BTreeMap;
+
+use dsec_proto::net::EndpointSpec;
+use dsec_proto::runtime::*;
+use serde_bytes::ByteBuf;
+
+pub const SANDBOX: &str = "sb-local-abcdefghijklmnopqrstuvwxyz";
+pub const EXEC: &str = "abcdefghijklmnopqrstuvwxyz";
+
+pub fn exec_spec() -> ExecSpec {
+    ExecSpec {
+        exec_id: EXEC.into(),
+        sandbox_id: SANDBOX.into(),
+        argv: vec![
+            ByteBuf::from("sh"),
+            ByteBuf::from("-c"),
+            ByteBuf::from(vec![0xff, 0x80]),
+        ],
+        programs: Some(vec![ByteBuf::from("/bin/bash"), ByteBuf::from("/bin/sh")]),
+        env: vec![ByteBuf::from("PATH=/bin")],
+        cwd: Some(ByteBuf::from("/work")),
+        create_cwd: true,
+        user: "www-data:33".into(),
+        timeout_ms: Some(1500),
+        grace_ms: 2000,
+        stdin: true,
+        backpressure: false,
+        max_output_bytes: 10 << 20,
+        is_main: true,
+        merge_stderr: false,
+        pty: Some(PtySize {
+            rows: 24,
+            cols: 300,
+        }),
+        script: None,
+    }
+}
+
+pub fn exec_start() -> ExecStart {
+    let spec = exec_spec();
+    ExecStart {
+        exec_id: spec.exec_id,
+        sandbox_id: spec.sandbox_id,
+        argv: spec.argv,
+        programs: None,
+        env: spec.env,
+        cwd: None,
+        create_cwd: false,
+        user: String::new(),
+        timeout_ms: None,
+        grace_ms: 2000,
+        stdin: false,
+        backpressure: false,
+        max_output_bytes: 10 << 20,
+        is_main: false,
+        merge_stderr: true,
+        pty: None,
+        script: Some(ByteBuf::from(vec![0xff, 10])),
+        mode: Mode::Stream,
+        credit: BTreeMap::from([(1, 1 << 20), (2, 1 << 20)]),
+    }
+}
+
+pub fn usage() -> Usage {
+    Usage {
+        cpu_ns: 1_500_000_000,
+        memory_bytes: 1 << 20,
+        memory_peak_bytes: 1 << 30,
+        disk_bytes: Some(16_384),
+        pids: 3,
+        pids_peak: Some(70_000),
+        oom_kills: 1,
+        read_bytes: None,
+        written_bytes: None,
+        memory_byte_s: 1 << 34,
+    }
+}
+
+pub fn sandbox_end() -> SandboxEnd {
+    SandboxEnd {
+        sandbox_id: SANDBOX.into(),
+        cause: "main-exited".into(),
+        ended_at: 1_700_000_000.25,
+        exit_code: Some(7),
+        usage: usage(),
+        proof: Proof {
+            processes: 0,
+            waited_ns: 250_000,
+        },
+        kept_until: None,
+    }
+}
+
+pub fn exec_end() -> ExecEnd {
+    ExecEnd {
+        exec_id: EXEC.into(),
+        ended: "timeout".into(),
+        exit_code: None,
+        signal: Some(9),
+        oom_kills: 0,
+        quota_hits: vec!["disk".into(), "pids".into()],
+        stdout_total: 1 << 33,
+        stderr_total: 0,
+        started_at: 1_700_000_000.5,
+        duration_ns: 1_500_000_000,
+        usage: ExecUsage {
+            cpu_ns: 5,
+            memory_peak_bytes: 6,
+        },
+        merged: true,
+    }
+}
+
+pub fn endpoint() -> EndpointSpec {
+    EndpointSpec {
+        name: "llm".into(),
+        tls: true,
+        host: "models.example".into(),
+        port: 443,
+        path: "/v1".into(),
+        max_connections: 64,
+        max_bytes: Some(1 << 30),
+        max_requests_per_minute: Some(600),
+        closed: false,
+    }
+}
