@@ -71,6 +71,10 @@ from dsec.errors import (
     RegistryUnreachable,
     ReplayDivergence,
     SandboxGone,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
     Unsupported,
 )
 
@@ -162,6 +166,10 @@ __all__ = [
     "Sandbox",
     "SandboxArgs",
     "SandboxGone",
+    "StoreDenied",
+    "StoreError",
+    "StoreFull",
+    "StoreUnreachable",
     "SandboxInfo",
     "SandboxState",
     "Session",

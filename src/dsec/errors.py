@@ -25,6 +25,10 @@
     │   ├── RegistryDenied
     │   ├── RegistryUnreachable         retryable
     │   └── ImageCorrupt
+    ├── StoreError                      fault: platform; of the place where layers are shared
+    │   ├── StoreFull
+    │   ├── StoreDenied
+    │   └── StoreUnreachable            retryable
     ├── CapacityError                   fault: node; retryable
     ├── QuotaExceeded                   fault: caller
     ├── SandboxGone                     fault: by cause
@@ -81,6 +85,10 @@ __all__ = [
     "RegistryUnreachable",
     "ReplayDivergence",
     "SandboxGone",
+    "StoreDenied",
+    "StoreError",
+    "StoreFull",
+    "StoreUnreachable",
     "Unsupported",
     "error_from_wire",
     "file_error",
@@ -315,6 +323,34 @@ class ImageCorrupt(ImageError):
 
     code = "image_corrupt"
     usual_remedy = "Fetch or save the image again"
+
+
+class StoreError(DSecError):
+    """The store that nodes share layers through failed; what this node has stays usable."""
+
+    code = "store_error"
+    fault = "platform"
+
+
+class StoreFull(StoreError):
+    """The store has no space, or its quota is used up."""
+
+    code = "store_full"
+    usual_remedy = "Free space in the store (`dsec layer gc --store NAME`), then push again: it goes on where it was"
+
+
+class StoreDenied(StoreError):
+    """The store refuses this node's credentials, or they may not do this."""
+
+    code = "store_denied"
+    usual_remedy = "Give the node credentials that may do this, then ask again: it goes on where it was"
+
+
+class StoreUnreachable(StoreError):
+    """The store cannot be reached, is not mounted, or stopped answering in the middle."""
+
+    code = "store_unreachable"
+    retryable = True
 
 
 class CapacityError(DSecError):

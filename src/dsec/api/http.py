@@ -23,8 +23,11 @@ _STATUS: dict[str, int] = {
     "platform_error": 500,
     "node_error": 502,
     "registry_unreachable": 502,
+    "store_denied": 502,
+    "store_unreachable": 502,
     "capacity": 503,
     "deadline_exceeded": 504,
+    "store_full": 507,
 }
 
 
