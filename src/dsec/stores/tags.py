@@ -1,0 +1,90 @@
+"""The tags of a store: names that move, each by one conditional write."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dsec.errors import Conflict, NotFound
+from dsec.images.references import LayerReference
+from dsec.stores.contract import Store
+from dsec.stores.layout import TAGS, TagRecord, decode_tag, tag_name, tag_of
+
+__all__ = ["drop_tag", "list_tags", "put_tag", "read_tag", "versions_of"]
+
+_TRIES = 5
+
+
+def read_tag(store: Store, reference: LayerReference) -> TagRecord:
+    """What a tag says; raises NotFound, ImageCorrupt."""
+    name = tag_name(reference)
+    try:
+        return decode_tag(store.read(name), name)
+    except NotFound:
+        raise NotFound(
+            f"{store.title} has no layer {reference}", phase="store", remedy=f"Push it: dsec layer push {reference}"
+        ) from None
+
+
+def put_tag(store: Store, reference: LayerReference, record: TagRecord, *, move: bool) -> bool:
+    """Let the tag mean ``record``; whether that changed anything.
+
+    A tag that means another layer is moved only if told to; else raises Conflict, with ``digest``, ``at`` and ``by``
+    of what it means. So of two nodes that publish different layers under one tag, the second is told.
+    """
+    name = tag_name(reference)
+    for _ in range(_TRIES):
+        entry = store.stat(name)
+        if entry is not None:
+            try:
+                there = decode_tag(store.read(name), name)
+            except NotFound:
+                continue
+            if there == msgspec.structs.replace(record, at=there.at, by=there.by):
+                return False
+            if there.digest != record.digest and not move:
+                raise _taken(store, reference, there)
+        if store.swap(name, msgspec.json.encode(record), None if entry is None else entry.mark):
+            return True
+    raise Conflict(f"{store.title}: others are moving {reference}", phase="store", remedy="Ask again")
+
+
+def _taken(store: Store, reference: LayerReference, there: TagRecord) -> Conflict:
+    return Conflict(
+        f"{reference} means another layer in {store.title}: {there.digest[:12]}, published by {there.by}",
+        phase="store",
+        remedy="Push under another version, or say that the tag is to move (--move)",
+        digest=there.digest,
+        at=there.at,
+        by=there.by,
+    )
+
+
+def drop_tag(store: Store, reference: LayerReference) -> None:
+    """Remove a tag; its layer goes with the clean-up that comes a day later. Raises NotFound."""
+    read_tag(store, reference)
+    store.delete(tag_name(reference))
+
+
+def list_tags(store: Store) -> dict[LayerReference, TagRecord]:
+    """Every tag that can be read; raises ImageCorrupt for one that cannot, for its layer may not be forgotten."""
+    found: dict[LayerReference, TagRecord] = {}
+    for entry in store.list(TAGS):
+        reference = tag_of(entry.name)
+        if reference is None:
+            continue
+        try:
+            found[reference] = decode_tag(store.read(entry.name), entry.name)
+        except NotFound:
+            continue
+    return found
+
+
+def versions_of(store: Store, reference: LayerReference) -> list[str]:
+    """Digests of the other versions of a layer: where most of its chunks are likely to lie already."""
+    records = []
+    for entry in store.list(f"{TAGS}/{reference.kind}/{reference.name}"):
+        try:
+            records.append(decode_tag(store.read(entry.name), entry.name))
+        except NotFound:
+            continue
+    return [each.digest for each in sorted(records, key=lambda each: each.at, reverse=True)]
