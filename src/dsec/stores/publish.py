@@ -69,7 +69,7 @@ def publish(
 ) -> Published:
     """Make the layer in ``directory`` one of the store's; blocks, for as long as its data takes.
 
-    ``mend`` trusts nothing that the store holds of the layer and writes all of it anew: for one that was found damaged.
+    ``mend`` trusts nothing that the store holds of the layer and writes it anew: for one that was found damaged.
     ``neighbours`` are digests of layers whose chunks are looked at first for what need not be stored again. Raises
     StoreFull, StoreDenied, StoreUnreachable, ImageCorrupt (the layer itself is damaged on this node), StoreError.
     """
