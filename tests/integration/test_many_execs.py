@@ -17,6 +17,8 @@ EXECS = int(os.environ.get("SOAK_EXECS", "1000"))
 SANDBOXES = 20
 pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(180 + EXECS // 5)]
 _MOST_SOCKETS = 8
+_CROWD = 400
+"""Several times what one sandbox takes in at once."""
 _MOST_KIB_EACH = 64
 
 
@@ -67,6 +69,24 @@ async def test_many_are_cancelled_at_once(node: RunningNode, client: dsec.DSecCl
         assert (await sandbox.exec("true")).ok
         assert {each.ended for each in await sandbox.execs()} <= {"cancelled", "exited"}
     await asyncio.gather(*(one.stop() for one in sandboxes))
+
+
+async def test_what_waits_to_enter_is_cancelled_unrun(node: RunningNode, client: dsec.DSecClient) -> None:
+    """Execs whose turn has not come are not run in order to be killed: of those that took no time, none ran."""
+    async with client.sandbox(IMAGE) as sandbox:
+        script = "echo x >> /tmp/ran; exec sleep 1000"
+        tasks = [asyncio.create_task(sandbox.run_shell(script, grace_s=10)) for _ in range(_CROWD)]
+        await asyncio.to_thread(
+            wait_until, lambda: node.stats()["execs"] == _CROWD, "all are asked for", timeout_s=60
+        )
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(each, asyncio.CancelledError) for each in outcomes)
+        known = await sandbox.execs()
+        assert [each.ended for each in known] == ["cancelled"] * _CROWD
+        ran = await sandbox.run_shell("cat /tmp/ran || true")
+        assert len(ran.stdout.split()) <= sum(bool(each.duration_s) for each in known)
 
 
 async def test_execs_that_are_over_cost_no_descriptors(node: RunningNode, client: dsec.DSecClient) -> None:

@@ -44,6 +44,8 @@ pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
     pub(crate) role: Option<Role>,
     pub(crate) outgoing: VecDeque<Outgoing>,
+    /// What is waited for: to read, to write.
+    pub(crate) wanted: (bool, bool),
 }
 
 /// All of them, by number; numbers are not reused.
@@ -70,6 +72,7 @@ impl Connections {
                 socket,
                 role: None,
                 outgoing: VecDeque::new(),
+                wanted: (true, false),
             };
             self.add(self.next, connection, poll);
         }
@@ -170,12 +173,11 @@ impl Connections {
         }
         let unread = connection.outgoing.len();
         let wanted = (!self.paused && unread < UNREAD_MOST, unread > 0);
-        let _gone = poll.change(
-            &connection.socket,
-            Token::Connection(number),
-            wanted.0,
-            wanted.1,
-        );
+        if wanted != connection.wanted {
+            connection.wanted = wanted;
+            let token = Token::Connection(number);
+            let _gone = poll.change(&connection.socket, token, wanted.0, wanted.1);
+        }
     }
 
     /// Whether requests of this peer are read now.

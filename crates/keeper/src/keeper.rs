@@ -19,6 +19,9 @@ use crate::reexec::Reexec;
 use crate::run_dir::RunDir;
 use crate::services::Services;
 
+/// Packets of one peer before others have their turn.
+const PACKETS: usize = 16;
+
 /// Everything the keeper knows.
 #[derive(Debug)]
 pub(crate) struct Keeper {
@@ -134,18 +137,27 @@ impl Keeper {
         }
     }
 
-    /// Send what waits and read one packet; the loop comes back for the next.
+    /// Send what waits and read some packets; the loop comes back for more.
     fn handle_connection(&mut self, number: u32) {
         self.connections.flush(number, &self.poll);
+        for _ in 0..PACKETS {
+            if !self.take_one(number) {
+                return;
+            }
+        }
+    }
+
+    /// Whether there may be another packet.
+    fn take_one(&mut self, number: u32) -> bool {
         if !self.connections.may_read(number) {
-            return;
+            return false;
         }
         let Some(connection) = self.connections.open.get(&number) else {
-            return;
+            return false;
         };
         let incoming = packet::receive(connection.socket.as_fd(), &mut self.buffer);
         let taken = match incoming {
-            Incoming::Nothing => Ok(()),
+            Incoming::Nothing => return false,
             Incoming::Packet(bytes, fds) => self.take_packet(number, &bytes, fds),
             Incoming::Closed => {
                 self.connections.close(number, &self.poll);
@@ -156,6 +168,8 @@ impl Keeper {
         if let Err(reason) = taken {
             note::event("connection_closed", serde_json::json!({"reason": reason}));
             self.connections.close(number, &self.poll);
+            return false;
         }
+        true
     }
 }

@@ -49,7 +49,7 @@ impl Keeper {
 
     /// Become the new program, if it is time. A failure leaves everything as it was.
     pub(crate) fn try_reexec(&mut self) {
-        if self.children.setting_up() {
+        if self.reexec.is_none() || self.children.setting_up() {
             return;
         }
         let Some(reexec) = self.reexec.take() else {

@@ -194,6 +194,7 @@ fn restore_connection(saved: SavedConnection, taken: &mut Taken) -> (u32, Connec
     });
     let connection = Connection {
         outgoing: outgoing.collect(),
+        wanted: (true, false),
         socket: Taken::sole(saved.socket),
         role: saved.role.map(|role| match role.as_str() {
             "runtime" => Role::Runtime,

@@ -127,6 +127,7 @@ async fn read(
         frames,
         open: HashMap::new(),
         parts: HashMap::new(),
+        sweep_at: QUEUED,
         sealed: false,
     };
     let mut bytes = Vec::new();
@@ -148,6 +149,8 @@ struct Streams<'a> {
     node: &'a Rc<Node>,
     frames: mpsc::Sender<Vec<u8>>,
     open: HashMap<u32, mpsc::UnboundedSender<Input>>,
+    /// When so many are open, those that are over are dropped.
+    sweep_at: usize,
     /// Opens that are longer than a frame, as far as they have come.
     parts: HashMap<u32, Vec<u8>>,
     /// The edge copies a transfer's frames unread: nothing else may be asked in its name.
@@ -194,7 +197,10 @@ impl Streams<'_> {
             return Err(io::Error::other("a transfer has its connection to itself"));
         }
         self.sealed = method.starts_with("transfer.") && method != "transfer.cancel";
-        self.open.retain(|_, input| !input.is_closed());
+        if self.open.len() >= self.sweep_at {
+            self.open.retain(|_, input| !input.is_closed());
+            self.sweep_at = QUEUED.max(2 * self.open.len());
+        }
         let (input, receiver) = mpsc::unbounded_channel();
         if self.open.insert(stream, input).is_some() {
             return Err(io::Error::other(format!("stream {stream} is open already")));

@@ -86,7 +86,7 @@ fn fire(node: &Rc<Node>, timer: Timer, now: u64) {
         }
         Timer::Idle(id) => {
             let Some(sandbox) = found(&id) else { return };
-            match sandbox.idle_at(node) {
+            match sandbox.idle_at() {
                 Some(at) if at > now => node.set_timer(Timer::Idle(id), at),
                 Some(_) => sandbox::end(node, &sandbox, "idle"),
                 None => {}

@@ -172,7 +172,7 @@ async fn list(node: &Node, params: &[u8]) -> WireResult<SandboxList> {
         .sandboxes
         .borrow()
         .values()
-        .filter_map(|sandbox| sandbox.state(node))
+        .filter_map(|sandbox| sandbox.state())
         .collect();
     sandboxes.sort_by(|one, other| one.sandbox_id.cmp(&other.sandbox_id));
     Ok(SandboxList { sandboxes })

@@ -139,8 +139,13 @@ impl Node {
 
     /// Sets a timer.
     pub fn set_timer(&self, timer: Timer, deadline: u64) {
-        self.timers.borrow_mut().set(timer, deadline);
-        self.timers_changed.notify_one();
+        let mut timers = self.timers.borrow_mut();
+        let first = timers.next().is_none_or(|at| deadline < at);
+        timers.set(timer, deadline);
+        // Whatever wakes too early sleeps again.
+        if first {
+            self.timers_changed.notify_one();
+        }
     }
 
     /// Takes a timer away.

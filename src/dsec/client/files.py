@@ -8,11 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal
 
-from dsec.api.frames import Kind
 from dsec.api.types import FileWritten
 from dsec.client.file_records import FileEvent, FileInfo, event_of, info_of, listed, records
 from dsec.client.link import decode_answer
-from dsec.client.streams import Flowing
 from dsec.client.transfers import Progress, Transferred, download, upload
 from dsec.client.waiting import Patience
 from dsec.client.wire import Lost
@@ -23,9 +21,7 @@ from dsec.errors import (
     InvalidArgument,
     NodeError,
     OutcomeUnknown,
-    ProtocolError,
     SandboxGone,
-    error_from_wire,
 )
 
 if TYPE_CHECKING:
@@ -215,13 +211,9 @@ class Files:
         while True:
             sent = False
             try:
-                wire, receiver = await link.wire(), Flowing()
+                wire = await link.wire()
                 sent = True
-                number = await wire.open(receiver, "file.call", params)
-                try:
-                    return _answer_in(await receiver.next())
-                finally:
-                    await wire.close_stream(number)
+                return await wire.call("file.call", params)
             except Lost as error:
                 if sent and not again:
                     raise OutcomeUnknown(
@@ -294,14 +286,6 @@ def _last_part(path: bytes) -> bytes:
 
 def _quiet(_: int) -> None:
     return
-
-
-def _answer_in(frame: list[Any]) -> dict[str, Any]:
-    if frame[1] == Kind.ERROR:
-        raise error_from_wire(frame[2])
-    if frame[1] != Kind.END or not isinstance(frame[2], dict):
-        raise ProtocolError("the server's answer is malformed")
-    return frame[2]
 
 
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:

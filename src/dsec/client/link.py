@@ -158,12 +158,17 @@ class Link:
 
     async def wire(self) -> Wire:
         """The WebSocket, opened if there is none. Raises NodeError or Denied."""
-        if self._wire is not None and self._wire.alive:
-            return self._wire
+        known = self.open_wire()
+        if known is not None:
+            return known
         if self._connecting is None or self._connecting.done():
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
             self._connecting.add_done_callback(_look_at)
         return await asyncio.shield(self._connecting)
+
+    def open_wire(self) -> Wire | None:
+        """The WebSocket if it is open."""
+        return self._wire if self._wire is not None and self._wire.alive else None
 
     async def _connect(self) -> Wire:
         old, self._wire = self._wire, None

@@ -15,6 +15,7 @@ import msgspec
 from dsec.api.frames import STDERR, STDOUT
 from dsec.api.ids import exec_id
 from dsec.api.types import Ended, ExecUsage, Pty
+from dsec.client.killing import kill_exec
 from dsec.client.link import Link
 from dsec.client.results import ExecResult, Exited, Kept, Output
 from dsec.client.stdin import Stdin
@@ -321,15 +322,15 @@ class Run:
 
     async def kill(self, *, signal: int | None = None, grace_s: float = 2.0) -> None:
         """Ask the node to signal or kill it; returns when confirmed."""
-        path = f"/v1/sandboxes/{self._sandbox_id}/execs/{self.exec_id}/kill"
-        body = {"signal": signal, "grace_s": grace_s}
-        await self._link().ask_patiently("POST", path, dict[str, Any], body=body)
+        await kill_exec(self._link(), self._sandbox_id, self.exec_id, signal=signal, grace_s=grace_s)
 
     async def kill_confirmed(self, grace_s: float) -> None:
         """What a cancelled exec does: kill it and wait for the confirmation, at most ``grace_s`` + 2 s."""
         if self.sent:
             await shielded(self.kill(grace_s=grace_s), grace_s + 2.0)
-            await shielded(self.leave(), 0.5)
+            receiver = self._receiver
+            if receiver is not None and receiver.wire is not None and receiver.wire.listens(receiver.number):
+                await shielded(self.leave(), 0.5)
 
 
 def decode_end(end: object) -> ExecEnd:

@@ -16,6 +16,7 @@ from dsec.api.ids import check_exec_id, check_key, check_sandbox_id, new_key
 from dsec.api.signals import signal_number
 from dsec.client.execs import Exec
 from dsec.client.files import Files
+from dsec.client.killing import kill_exec
 from dsec.client.link import Link
 from dsec.client.logs import LogEvent, read_logs
 from dsec.client.owned import disown, own_exec
@@ -316,9 +317,8 @@ class Sandbox:
         """Kill one exec by its ID (SIGTERM, after ``grace_s`` everything), confirmed; or only send it ``signal``, by
         number or name.
         """
-        path = f"/v1/sandboxes/{self.id}/execs/{exec_id}/kill"
-        body = types.KillRequest(signal=None if signal is None else signal_number(signal), grace_s=grace_s)
-        await self._link().ask_patiently("POST", path, dict[str, Any], body=body)
+        number = None if signal is None else signal_number(signal)
+        await kill_exec(self._link(), self.id, exec_id, signal=number, grace_s=grace_s)
 
     async def remove(self, *, force: bool = False) -> None:
         """Drop what is kept of a stopped sandbox; ``force`` stops a running one first. Raises Conflict without it."""

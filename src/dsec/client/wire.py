@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import aiohttp
 
 from dsec.api import frames
-from dsec.errors import NodeError, ProtocolError
+from dsec.errors import NodeError, ProtocolError, error_from_wire
 
-__all__ = ["Lost", "Receiver", "Wire"]
+__all__ = ["Lost", "Receiver", "Wire", "result_in"]
 
 
 class Lost(NodeError):
@@ -25,6 +25,21 @@ class Receiver(Protocol):
 
     def on_lost(self) -> None:
         """The WebSocket broke; no frame follows."""
+
+
+class _Answer:
+    """The receiver of a stream that is one request and one answer."""
+
+    def __init__(self) -> None:
+        self.came: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+    def on_frame(self, frame: list[Any]) -> None:
+        if not self.came.done():
+            self.came.set_result(frame)
+
+    def on_lost(self) -> None:
+        if not self.came.done():
+            self.came.set_exception(Lost("the connection to the apiserver broke", phase="stream"))
 
 
 class Wire:
@@ -56,6 +71,16 @@ class Wire:
             raise
         return number
 
+    async def call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """One request and its answer. Raises Lost, and the error that is the answer."""
+        answer = _Answer()
+        number = await self.open(answer, method, params)
+        try:
+            frame = await answer.came
+        finally:
+            await self.close_stream(number)
+        return result_in(frame)
+
     async def send(self, frame: bytes) -> None:
         """Send one frame; waits while the other side takes nothing. Raises Lost."""
         if not self.alive:
@@ -64,6 +89,10 @@ class Wire:
             await self._socket.send_bytes(frame)
         except (aiohttp.ClientError, ConnectionError, RuntimeError) as error:
             raise Lost(f"the connection to the apiserver broke ({error})", phase="stream") from None
+
+    def listens(self, number: int) -> bool:
+        """Whether something may still come for a stream."""
+        return number in self._streams
 
     def forget(self, number: int) -> bool:
         """Drop what still comes for a stream; True if it was open."""
@@ -108,3 +137,12 @@ class Wire:
         self._streams.clear()
         for receiver in receivers:
             receiver.on_lost()
+
+
+def result_in(frame: list[Any]) -> dict[str, Any]:
+    """What an ``end`` says; raises the error that an ``error`` is, ProtocolError for other frames."""
+    if frame[1] == frames.Kind.ERROR:
+        raise error_from_wire(frame[2])
+    if frame[1] != frames.Kind.END or not isinstance(frame[2], dict):
+        raise ProtocolError("the server's answer is malformed")
+    return frame[2]

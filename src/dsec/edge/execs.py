@@ -7,14 +7,15 @@ from typing import Any
 import msgspec
 
 from dsec.api import ids
-from dsec.api.types import ExecInfo, Pty
+from dsec.api.types import ExecInfo, KillRequest, Pty
 from dsec.backends.wire import ExecEnd, ExecSpec, answer
 from dsec.edge.core import Core, gone
 from dsec.edge.faults import fault
+from dsec.edge.file_streams import FileOpening
 from dsec.edge.opening import Opening
 from dsec.edge.record import ExecRecord, SandboxRecord, exec_info
 from dsec.edge.sessions import Sessions, parse_open, session_body, session_spec
-from dsec.edge.specs import canonical_exec, check_output_bytes, exec_spec, parse_exec, refused, shortened
+from dsec.edge.specs import canonical_exec, check_output_bytes, exec_spec, parse_exec, refused, shortened, whole_ms
 from dsec.errors import Conflict, InvalidArgument, NotFound, error_from_wire
 
 __all__ = ["AttachRequest", "Execs"]
@@ -32,6 +33,20 @@ class AttachRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     credit: dict[int, int] = {}
     max_output_bytes: int | None = None
     writer: int = 0
+
+
+class _Kill(KillRequest, frozen=True, kw_only=True):
+    sandbox_id: str
+    exec_id: str
+
+
+def _checked(asked: KillRequest) -> tuple[int | None, int]:
+    """The signal, and the grace in milliseconds."""
+    if asked.signal is not None and not 1 <= asked.signal <= 64:
+        raise InvalidArgument(f"no signal has the number {asked.signal}")
+    if not 0 <= asked.grace_s <= 3600:
+        raise InvalidArgument(f"grace_s must be between 0 and 3600, not {asked.grace_s:g}")
+    return asked.signal, whole_ms(asked.grace_s)
 
 
 class Execs:
@@ -204,15 +219,39 @@ class Execs:
         states = {each.exec_id: each for each in await self._core.backend.execs(record.id)}
         return exec_info(known, states.get(exec_id))
 
-    async def kill(self, record: SandboxRecord, exec_id: str, *, signal: int | None, grace_ms: int) -> None:
+    async def kill(self, record: SandboxRecord, exec_id: str, asked: KillRequest) -> None:
         """Signal or end an exec, confirmed; one that is over stays so, an unknown one is remembered as killed."""
-        ids.check_exec_id(exec_id)
-        known = self._core.records.exec(record.id, exec_id)
-        if not record.is_live or (known is not None and known.is_over):
+        signal, grace_ms = _checked(asked)
+        if self._is_over(record, exec_id):
             return
         fault("edge.kill.asked")
         await self._core.backend.kill_exec(record.id, exec_id, signal=signal, grace_ms=grace_ms)
         fault("edge.kill.confirmed")
+
+    def open_kill(self, params: Any) -> FileOpening | None:
+        """The same on a WebSocket: what to open at the runtime; None where there is nothing to do.
+
+        Raises InvalidArgument, Unsupported, NotFound.
+        """
+        try:
+            asked = msgspec.convert(params, _Kill, strict=False)
+        except msgspec.ValidationError as error:
+            raise refused(error) from None
+        record = self._core.find(asked.sandbox_id)
+        signal, grace_ms = _checked(asked)
+        if self._is_over(record, asked.exec_id):
+            return None
+        fault("edge.kill.asked")
+        sent = {"signal": signal, "grace_ms": grace_ms, "cause": "cancelled"}
+        named = {"sandbox_id": record.id, "exec_id": asked.exec_id}
+        return FileOpening(method="exec.kill", params=named | sent, sandbox_id=record.id)
+
+    def _is_over(self, record: SandboxRecord, exec_id: str) -> bool:
+        ids.check_exec_id(exec_id)
+        if not record.is_live:
+            return True
+        known = self._core.records.exec(record.id, exec_id)
+        return known is not None and known.is_over
 
     async def resize(self, record: SandboxRecord, exec_id: str, pty: Pty) -> None:
         """Change the size of an exec's terminal; nothing, once it is over.

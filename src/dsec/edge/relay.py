@@ -158,6 +158,12 @@ class Relay:
             self._forward(stream, self._execs.open(params))
         elif method == "attach":
             self._forward(stream, self._execs.attach(params))
+        elif method == "kill":
+            kill = self._execs.open_kill(params)
+            if kill is None:
+                self._put(frames.end_frame(stream, {}))
+            else:
+                self._forward(stream, kill)
         elif method == "session.open":
             self._forward(stream, self._execs.open_session(params))
         elif method in ("session.run", "session.cancel", "session.close"):
@@ -251,6 +257,8 @@ class Relay:
     def _over(self, frame: bytes, stream: int, kind: int, opening: Opening | FileOpening) -> None:
         """Commit the outcome before anybody is told; a recorded one is told in place of the runtime's."""
         if isinstance(opening, FileOpening):
+            if opening.method == "exec.kill":
+                fault("edge.kill.confirmed")
             if kind == Kind.END or not self._held_back(frame, opening.sandbox_id):
                 self._put(frame)
             return

@@ -146,10 +146,7 @@ class _Sandboxes:
 
     async def kill(self, request: Request) -> Response:
         asked = await body_as(request, KillRequest)
-        if asked.signal is not None and not 1 <= asked.signal <= 64:
-            raise InvalidArgument(f"no signal has the number {asked.signal}")
-        record, exec_id = self._record(request), request.path_params["exec_id"]
-        await self._execs.kill(record, exec_id, signal=asked.signal, grace_ms=_grace_ms(asked.grace_s))
+        await self._execs.kill(self._record(request), request.path_params["exec_id"], asked)
         return json_answer({})
 
     async def resize(self, request: Request) -> Response:

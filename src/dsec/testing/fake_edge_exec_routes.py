@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -53,16 +54,29 @@ class ExecRoutes:
 
     async def _kill(self, request: web.Request) -> web.Response:
         asked = msgspec.json.decode(await request.read(), type=types.KillRequest)
-        identifier = request.match_info["exec_id"]
+        self._end(request.match_info["exec_id"], asked.signal)
+        return json_answer({})
+
+    def _end(self, identifier: str, signal: int | None) -> None:
         self._edge.kills.append(identifier)
         known = self._edge.execs.get(identifier)
         if known is None:
             self._edge.killed_early.add(identifier)
-        elif asked.signal is not None:
-            known.signals.append(asked.signal)
+        elif signal is not None:
+            known.signals.append(signal)
         elif known.end is None:
             known.kill("cancelled")
-        return json_answer({})
+
+    async def _kill_opened(self, number: int, params: dict[str, Any], socket: web.WebSocketResponse) -> None:
+        try:
+            self._edge.fail("WS kill")
+            await self._edge.meet_open("WS kill")
+            self._end(params["exec_id"], params["signal"])
+            answer = frames.end_frame(number, {})
+        except DSecError as error:
+            answer = frames.error_frame(number, error.to_wire())
+        with contextlib.suppress(ConnectionError):
+            await socket.send_bytes(answer)
 
     async def _websocket(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(max_msg_size=frames.MAX_FRAME_BYTES + 1024, compress=False)
@@ -97,15 +111,16 @@ class ExecRoutes:
         if kind == frames.Kind.OPEN:
             try:
                 self._edge.check_claim(socket._req.headers.get("dsec-job") if socket._req is not None else None)
+                if frame[2] == "kill":
+                    _keep(asyncio.create_task(self._kill_opened(number, frame[3], socket)), tasks)
+                    return
                 stream = OutStream(number, self._opened(frame[2], frame[3]), frame[3], socket.send_bytes)
             except DSecError as error:
                 await socket.send_bytes(frames.error_frame(number, error.to_wire()))
                 return
             streams[number] = stream
             self._edge.streams.append(stream)
-            task = asyncio.create_task(_quietly(stream))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            _keep(asyncio.create_task(_quietly(stream)), tasks)
         elif number in streams and kind == frames.Kind.DATA:
             await streams[number].take_stdin(frame[3], frame[4])
         elif number in streams and kind == frames.Kind.UNTIL:
@@ -131,6 +146,11 @@ class ExecRoutes:
             if identifier in self._edge.killed_early:
                 known.kill("cancelled")
         return known
+
+
+def _keep(task: asyncio.Task[None], tasks: set[asyncio.Task[None]]) -> None:
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 async def _quietly(stream: OutStream) -> None:

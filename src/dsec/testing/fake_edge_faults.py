@@ -59,6 +59,13 @@ class Faults:
                 self._held[route].set()
                 await self._released(request, label, event)
 
+    async def meet_open(self, label: str) -> None:
+        """The same for an open of a WebSocket, which goes with its connection."""
+        for route, event in list(self._holds.items()):
+            if _fits(route, label):
+                self._held[route].set()
+                await event.wait()
+
     async def _released(self, request: web.Request, label: str, event: asyncio.Event) -> None:
         """Wait for the release; a client that goes meanwhile is noted, as a queue would."""
         while not event.is_set():

@@ -134,13 +134,13 @@ async def test_a_second_cancellation_does_not_skip_the_kill(fake: FakeNode, clie
     sandbox = await client.sandbox("image")
     task = asyncio.create_task(sandbox.exec("hang"))
     await _until_started(fake, ["hang"])
-    fake.edge.hold("POST*")
+    fake.edge.hold("WS kill")
     task.cancel()
-    await asyncio.to_thread(fake.do, fake.edge.until_held("POST*"))
+    await asyncio.to_thread(fake.do, fake.edge.until_held("WS kill"))
     task.cancel()
     await asyncio.sleep(0)
     assert not task.done()
-    fake.do(_released(fake, "POST*"))
+    fake.do(_released(fake, "WS kill"))
     with pytest.raises(asyncio.CancelledError):
         await task
     known = fake.edge.exec_of(["hang"])

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dsec.api import ids
-from dsec.errors import Conflict, ExecutableNotFound, InvalidArgument, NodeError, NotFound, SandboxGone
+from dsec.errors import Conflict, ExecutableNotFound, InvalidArgument, NodeError, NotFound, SandboxGone, Unsupported
 from dsec.testing.edge_world import World, failing, until
 
 pytestmark = pytest.mark.anyio
@@ -133,6 +133,31 @@ async def test_killing(world: World) -> None:
             assert end["ended"] == ended
             await api.call("POST", path + "/kill", {})
             assert (await api.call("GET", path))["ended"] == ended
+
+
+async def test_kills_on_the_websocket(world: World) -> None:
+    """They answer in any order, as by HTTP: confirmed, a signal, first, over already, and what is malformed."""
+    async with world.edge() as (_, api), api.socket() as socket:
+        made = await api.create()
+        sandbox_id = made["id"]
+
+        def named(key: str) -> dict[str, str]:
+            return {"sandbox_id": sandbox_id, "exec_id": ids.exec_id(sandbox_id, key)}
+
+        for key, fields, ended in (("a", {}, "cancelled"), ("b", {"signal": 10}, "signalled")):
+            stream = await socket.open("exec", sandbox_id=sandbox_id, key=key, argv=[b"sleep"])
+            await socket.frame()
+            kill = await socket.open("kill", **named(key), **fields)
+            ends = {frame[0]: frame[2] for frame in [await socket.frame(), await socket.frame()]}
+            assert ends[kill] == {} and ends[stream]["ended"] == ended
+            assert (await socket.result(await socket.open("kill", **named(key))))[0] == {}
+        assert (await socket.result(await socket.open("kill", **named("c"))))[0] == {}
+        end, output, _ = await socket.run(sandbox_id, b"echo", b"no", key="c")
+        assert (end["ended"], output[1]) == ("cancelled", b"")
+        for wrong in ({"signal": 65}, {"grace_s": -1}, {"exec_id": "x"}):
+            refused = socket.result(await socket.open("kill", **(named("a") | wrong)))
+            assert isinstance(await failing(refused), InvalidArgument)
+        assert isinstance(await failing(socket.result(await socket.open("kill", **named("a"), x=1))), Unsupported)
 
 
 async def test_a_kill_that_comes_first_is_remembered(world: World) -> None:

@@ -92,9 +92,6 @@ fn conclude(node: &Rc<Node>, exec: &Rc<Exec>, end: &Ended) {
         tokio::task::spawn_local(async move { stdin::close(&also, &of).await });
     }
     exec.sandbox.touch();
-    if let Some(at) = exec.sandbox.idle_at(node) {
-        node.set_timer(Timer::Idle(exec.sandbox.id.clone()), at);
-    }
     if exec.tag.borrow().is_main {
         sandbox::end(node, &exec.sandbox, "main-exited");
     }

@@ -30,7 +30,9 @@ pub async fn kill(node: &Rc<Node>, request: ExecKill) -> WireResult<()> {
     match (known, request.signal) {
         (Some(exec), Some(signal)) => send(node, &exec, signal).await,
         (Some(exec), None) => {
-            terminate(node, &exec, "cancelled", request.grace_ms * 1_000_000).await;
+            if !give_up(&exec) {
+                terminate(node, &exec, "cancelled", request.grace_ms * 1_000_000).await;
+            }
             exec.until(|exec| (!exec.is_running()).then_some(())).await;
             rest(&exec).await
         }
@@ -40,6 +42,15 @@ pub async fn kill(node: &Rc<Node>, request: ExecKill) -> WireResult<()> {
         ))),
         (None, None) => remember(node, request).await,
     }
+}
+
+/// One that has not entered its sandbox never will. False: it is too late for that.
+fn give_up(exec: &Exec) -> bool {
+    if exec.waiting.get() {
+        exec.tag.borrow_mut().cause = Some("cancelled".into());
+        exec.changed.notify_waiters();
+    }
+    exec.waiting.get()
 }
 
 async fn send(node: &Node, exec: &Exec, signal: i32) -> WireResult<()> {

@@ -109,6 +109,12 @@ pub enum Phase {
     Failed(WireError),
 }
 
+impl Phase {
+    fn is_running(&self) -> bool {
+        matches!(self, Phase::Starting | Phase::Running | Phase::Ending)
+    }
+}
+
 /// One stream of its output.
 pub struct Stream {
     /// The bytes.
@@ -143,6 +149,8 @@ pub struct Exec {
     pub relay: RefCell<Option<Rc<OwnedFd>>>,
     /// The terminal, once the program has it.
     pub terminal: RefCell<Option<Rc<Terminal>>>,
+    /// It waits for its turn to enter the sandbox: a kill ends it before there is anything to kill.
+    waiting: Cell<bool>,
     /// The edge has committed its end.
     acked: Cell<bool>,
     /// Its output counts as that of a finished one.
@@ -177,6 +185,9 @@ impl Exec {
             taken: Cell::new(0),
         };
         let acked = tag.end.is_some();
+        if phase.is_running() {
+            sandbox.running.set(sandbox.running.get() + 1);
+        }
         Rc::new(Self {
             id: tag.exec_id.clone(),
             sandbox: Rc::clone(sandbox),
@@ -189,6 +200,7 @@ impl Exec {
             session: RefCell::default(),
             relay: RefCell::default(),
             terminal: RefCell::default(),
+            waiting: Cell::new(false),
             acked: Cell::new(acked),
             counted: Cell::new(false),
             killed: Cell::new(!new),
@@ -207,10 +219,7 @@ impl Exec {
     /// Whether it may still run.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        matches!(
-            &*self.phase.borrow(),
-            Phase::Starting | Phase::Running | Phase::Ending
-        )
+        self.phase.borrow().is_running()
     }
 
     /// Exit code, once it has exited.
@@ -224,7 +233,10 @@ impl Exec {
 
     /// Moves on and tells everybody.
     pub fn enter(&self, phase: Phase) {
-        *self.phase.borrow_mut() = phase;
+        let runs = phase.is_running();
+        if self.phase.replace(phase).is_running() && !runs {
+            self.sandbox.running.set(self.sandbox.running.get() - 1);
+        }
         self.changed.notify_waiters();
         self.sandbox.changed.notify_waiters();
     }

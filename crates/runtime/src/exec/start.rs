@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::keeper::{Answer, Call, Refusal};
-use dsec_proto::runtime::{ExecEnd, ExecSpec, ExecUsage};
+use dsec_proto::runtime::{ExecEnd, ExecSpec, ExecUsage, RuntimeEvent};
+use tokio::sync::SemaphorePermit as Permit;
 
 use super::{ends, Exec, Phase};
 use crate::groups::{Baseline, Leaf};
@@ -60,30 +61,23 @@ async fn begin(node: &Rc<Node>, spec: ExecSpec, session: bool) -> WireResult<Rc<
     {
         return Ok(unrun(node, &sandbox, &spec));
     }
-    let (index, leaf) = sandbox
-        .take_leaf()
-        .map_err(|error| WireError::node("groups", error.to_string()))?;
-    let baseline = Baseline {
-        oom_kills: leaf.oom_kills(),
-        pids_refused: sandbox.groups.pids_refused(),
+    let tag = ExecTag {
+        session,
+        ..tag_of(&spec)
     };
-    let exec = Exec::new(
-        node,
-        &sandbox,
-        ExecTag {
-            session,
-            ..tag_of(&spec, index, baseline)
-        },
-        Phase::Starting,
-        true,
-    );
+    let exec = Exec::new(node, &sandbox, tag, Phase::Starting, true);
     node.execs
         .borrow_mut()
         .insert(spec.exec_id.clone(), Rc::clone(&exec));
     exec.hold(node);
-    fault!("runtime.exec.leaf");
-    match launch(node, &exec, &spec, &leaf).await {
+    let Some(turn) = turn(node, &exec).await else {
+        exec.release(node);
+        never_ran(node, &exec);
+        return Ok(exec);
+    };
+    match enter(node, &exec, &spec).await {
         Ok(()) => {
+            drop(turn);
             fault!("runtime.exec.spawned");
             running(node, &exec);
             Ok(exec)
@@ -95,10 +89,48 @@ async fn begin(node: &Rc<Node>, spec: ExecSpec, session: bool) -> WireResult<Rc<
             exec.release(node);
             let error = error.about(&spec.sandbox_id);
             exec.enter(Phase::Failed(error.clone()));
-            sandbox.give_leaf(index);
             Err(error)
         }
     }
+}
+
+/// Waits until the exec may enter its sandbox; `None` when it was killed before.
+async fn turn<'a>(node: &'a Node, exec: &'a Exec) -> Option<[Permit<'a>; 2]> {
+    exec.waiting.set(!exec.tag.borrow().is_main);
+    let both = async {
+        let own = exec.sandbox.launches.acquire().await;
+        Some([own.ok()?, node.launches.acquire().await.ok()?])
+    };
+    let given_up = exec.until(|exec| exec.tag.borrow().cause.is_some().then_some(()));
+    let turn = tokio::select! {
+        biased;
+        () = given_up => None,
+        both = both => both,
+    };
+    exec.waiting.set(false);
+    turn
+}
+
+/// Takes a group and launches the program into it.
+async fn enter(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec) -> WireResult<()> {
+    let sandbox = node.live(&spec.sandbox_id)?;
+    let (index, leaf) = sandbox
+        .take_leaf()
+        .map_err(|error| WireError::node("groups", error.to_string()))?;
+    {
+        let mut tag = exec.tag.borrow_mut();
+        tag.leaf = index;
+        tag.baseline = Baseline {
+            oom_kills: leaf.oom_kills(),
+            pids_refused: sandbox.groups.pids_refused(),
+        };
+    }
+    fault!("runtime.exec.leaf");
+    let launched = launch(node, exec, spec, &leaf).await;
+    if launched.is_err() {
+        sandbox.give_leaf(index);
+    }
+    launched
 }
 
 async fn begun(exec: &Rc<Exec>) -> WireResult<Rc<Exec>> {
@@ -113,15 +145,17 @@ async fn begun(exec: &Rc<Exec>) -> WireResult<Rc<Exec>> {
 
 /// An exec that was killed before it was started.
 fn unrun(node: &Node, sandbox: &Rc<Sandbox>, spec: &ExecSpec) -> Rc<Exec> {
-    let exec = Exec::new(
-        node,
-        sandbox,
-        tag_of(spec, 0, Baseline::default()),
-        Phase::Starting,
-        true,
-    );
+    let exec = Exec::new(node, sandbox, tag_of(spec), Phase::Starting, true);
+    node.execs
+        .borrow_mut()
+        .insert(spec.exec_id.clone(), Rc::clone(&exec));
+    never_ran(node, &exec);
+    exec
+}
+
+fn never_ran(node: &Node, exec: &Exec) {
     let end = ExecEnd {
-        exec_id: spec.exec_id.clone(),
+        exec_id: exec.id.clone(),
         ended: "cancelled".into(),
         exit_code: None,
         signal: None,
@@ -135,18 +169,18 @@ fn unrun(node: &Node, sandbox: &Rc<Sandbox>, spec: &ExecSpec) -> Rc<Exec> {
         merged: exec.tag.borrow().merged,
     };
     exec.released.set(true);
-    exec.enter(Phase::Ended(end));
-    node.execs
-        .borrow_mut()
-        .insert(spec.exec_id.clone(), Rc::clone(&exec));
-    exec
+    exec.enter(Phase::Ended(end.clone()));
+    node.tell(RuntimeEvent::ExecEnded {
+        sandbox_id: exec.sandbox.id.clone(),
+        end,
+    });
 }
 
-fn tag_of(spec: &ExecSpec, leaf: u16, baseline: Baseline) -> ExecTag {
+fn tag_of(spec: &ExecSpec) -> ExecTag {
     ExecTag {
         exec_id: spec.exec_id.clone(),
         sandbox_id: spec.sandbox_id.clone(),
-        leaf,
+        leaf: 0,
         argv: tag::shortened(&spec.argv),
         timeout_at: timeout_at(spec),
         grace_ns: spec.grace_ms * 1_000_000,
@@ -160,7 +194,7 @@ fn tag_of(spec: &ExecSpec, leaf: u16, baseline: Baseline) -> ExecTag {
         session: false,
         merged: spec.merge_stderr || spec.pty.is_some(),
         terminal: spec.pty.is_some(),
-        baseline,
+        baseline: Baseline::default(),
     }
 }
 
@@ -170,8 +204,6 @@ fn timeout_at(spec: &ExecSpec) -> Option<u64> {
 
 async fn launch(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec, leaf: &Leaf) -> WireResult<()> {
     let broken = |error: std::io::Error| WireError::node("exec", error.to_string());
-    let _own_turn = exec.sandbox.launches.acquire().await;
-    let _turn = node.launches.acquire().await;
     exec.tag.borrow_mut().timeout_at = timeout_at(spec);
     let mut parcel = Parcel::default();
     let entry = entry(leaf, &mut parcel).map_err(broken)?;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use dsec_proto::keeper::{Answer, Call, Ended, Message, Object, Refusal, Request, VERSION};
 use tokio::io::unix::AsyncFd;
 use tokio::io::Interest;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, Mutex};
 use tokio::time::Instant;
 
 use crate::kernel::poll;
@@ -51,6 +51,8 @@ pub struct Keeper {
     path: PathBuf,
     socket: RefCell<Rc<AsyncFd<OwnedFd>>>,
     next: Cell<u64>,
+    /// Senders go one after the other: when there is room again, one is woken and not all of them.
+    turn: Mutex<()>,
     waiting: RefCell<HashMap<u64, Waiting>>,
     notices: mpsc::UnboundedSender<Notice>,
 }
@@ -70,6 +72,7 @@ impl Keeper {
                 path,
                 socket,
                 next,
+                turn: Mutex::new(()),
                 waiting: RefCell::default(),
                 notices,
             });
@@ -119,9 +122,12 @@ impl Keeper {
                 answer,
             },
         );
-        let socket = Rc::clone(&self.socket.borrow());
         let sent = match packet {
-            Ok(packet) => packet.send(&socket).await,
+            Ok(packet) => {
+                let _turn = self.turn.lock().await;
+                let socket = Rc::clone(&self.socket.borrow());
+                packet.send(&socket).await
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = sent {

@@ -61,6 +61,8 @@ pub struct Sandbox {
     last_activity: Cell<u64>,
     /// Streams that are open on it.
     streams: Cell<u32>,
+    /// Execs of it that have not ended.
+    pub running: Cell<u64>,
     /// Whether it is to stand still.
     pub paused: Cell<bool>,
     /// Memory it had, over time.
@@ -96,6 +98,7 @@ impl Sandbox {
             phases: RefCell::default(),
             last_activity: Cell::new(sys::boottime()),
             streams: Cell::new(0),
+            running: Cell::new(0),
             paused: Cell::new(false),
             memory,
             init_over: Cell::new(None),
@@ -193,22 +196,14 @@ impl Sandbox {
             .collect()
     }
 
-    fn running(&self, node: &Node) -> u64 {
-        node.execs
-            .borrow()
-            .values()
-            .filter(|exec| exec.sandbox.id == self.id && exec.is_running())
-            .count() as u64
-    }
-
     /// When it will have been idle for long enough, if nothing happens; `None` without such a limit.
     #[must_use]
-    pub fn idle_at(&self, node: &Node) -> Option<u64> {
+    pub fn idle_at(&self) -> Option<u64> {
         let idle = self.tag.borrow().idle_ns;
         if idle == 0 {
             return None;
         }
-        if self.paused.get() || self.streams.get() > 0 || self.running(node) > 0 {
+        if self.paused.get() || self.streams.get() > 0 || self.running.get() > 0 {
             self.touch();
         }
         Some(self.last_activity.get() + idle)
@@ -220,7 +215,7 @@ impl Sandbox {
             Timer::Lifetime(self.id.clone()),
             self.tag.borrow().lifetime_at,
         );
-        if let Some(at) = self.idle_at(node) {
+        if let Some(at) = self.idle_at() {
             node.set_timer(Timer::Idle(self.id.clone()), at);
         }
     }
@@ -268,7 +263,7 @@ impl Sandbox {
 
     /// As the edge sees it; `None` while it is being made.
     #[must_use]
-    pub fn state(&self, node: &Node) -> Option<SandboxState> {
+    pub fn state(&self) -> Option<SandboxState> {
         let (state, end) = match &*self.phase.borrow() {
             Phase::Creating | Phase::Failed(_) => return None,
             Phase::Running | Phase::Ending => ("running", None),
@@ -279,7 +274,7 @@ impl Sandbox {
             state: state.into(),
             started_at: sys::unix_time(self.started_ns.get()),
             last_activity_at: sys::unix_time(self.last_activity.get()),
-            execs_running: self.running(node),
+            execs_running: self.running.get(),
             paused: self.paused.get() && end.is_none(),
             end,
         })

@@ -1,0 +1,36 @@
+"""How a client ends or signals an exec: on the WebSocket if it is open, else by a request of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsec.api.types import KillRequest
+from dsec.client.link import Link
+from dsec.client.waiting import Patience
+from dsec.errors import NodeError
+
+__all__ = ["kill_exec"]
+
+_PATIENCE_S = 30.0
+
+
+async def kill_exec(link: Link, sandbox_id: str, exec_id: str, *, signal: int | None, grace_s: float) -> None:
+    """Send ``signal``, or (None) SIGTERM and after ``grace_s`` kill everything; returns when it is confirmed.
+
+    Asked again while the node does not answer. Thousands at once share the one connection. Raises NotFound,
+    SandboxGone, InvalidArgument, NodeError.
+    """
+    patience = Patience(_PATIENCE_S)
+    while True:
+        try:
+            wire = link.open_wire()
+            if wire is not None:
+                named = {"sandbox_id": sandbox_id, "exec_id": exec_id}
+                await wire.call("kill", named | {"signal": signal, "grace_s": grace_s})
+            else:
+                path = f"/v1/sandboxes/{sandbox_id}/execs/{exec_id}/kill"
+                body = KillRequest(signal=signal, grace_s=grace_s)
+                await link.ask("POST", path, dict[str, Any], body=body)
+            return
+        except NodeError as error:
+            await patience.before_retry(error)
