@@ -14,6 +14,7 @@ from dsec.errors import InvalidArgument
 
 __all__ = [
     "Backend",
+    "ComposedLayer",
     "CreateRequest",
     "Ended",
     "Endpoint",
@@ -30,7 +31,16 @@ __all__ = [
     "JobRequest",
     "JobState",
     "KillRequest",
+    "LayerCollectRequest",
+    "LayerCollected",
+    "LayerDetail",
+    "LayerEnvironment",
     "LayerInfo",
+    "LayerPullRequest",
+    "LayerPushRequest",
+    "LayerPushed",
+    "LayerVerified",
+    "LayerVerifyRequest",
     "Limit",
     "Paused",
     "PortInfo",
@@ -38,6 +48,8 @@ __all__ = [
     "Pty",
     "ResizeRequest",
     "SandboxInfo",
+    "StoreInfo",
+    "StoredTag",
     "SandboxState",
     "Status",
     "StopFailure",
@@ -182,6 +194,13 @@ class UsageGroup(_Answer, frozen=True, kw_only=True):
     largest_memory_mib: float = 0.0
 
 
+class ComposedLayer(_Answer, frozen=True, kw_only=True):
+    """A layer that was laid over a sandbox's image: as it was asked for, and the digest that this meant then."""
+
+    reference: str
+    digest: str
+
+
 class SandboxInfo(_Answer, frozen=True, kw_only=True):
     """A sandbox as its node knows it; ``cause``, ``ended_at`` and ``exit_code`` once it has ended."""
 
@@ -219,6 +238,8 @@ class SandboxInfo(_Answer, frozen=True, kw_only=True):
     kept_until: float | None = None
     """While its disk is kept, after its end."""
     phases_us: dict[str, int] = {}
+    composed: list[ComposedLayer] = []
+    """Workspace and toolkits over the image, bottom first; ``layers`` has the digests of all layers."""
 
 
 class StoryEntry(_Answer, frozen=True, kw_only=True):
@@ -446,6 +467,15 @@ class ImportRequest(_Request, frozen=True, kw_only=True):
     pull: Literal["missing", "always", "never"] = "always"
 
 
+class LayerEnvironment(_Answer, frozen=True, kw_only=True):
+    """What a layer's tag brings to the environment of the sandboxes that it is in, below what the caller gives."""
+
+    env: dict[str, str] = {}
+    path_prepend: list[str] = []
+    """Directories before those of PATH, in this order."""
+    path_append: list[str] = []
+
+
 class LayerInfo(_Answer, frozen=True, kw_only=True):
     """A layer: its digest, its tag, its bytes."""
 
@@ -453,6 +483,107 @@ class LayerInfo(_Answer, frozen=True, kw_only=True):
     size_bytes: int
     reference: str | None = None
     created_at: float = 0.0
+    environment: LayerEnvironment = LayerEnvironment()
+
+
+class LayerDetail(_Answer, frozen=True, kw_only=True):
+    """A layer of this node and who needs it."""
+
+    digest: str
+    size_bytes: int
+    metadata_bytes: int
+    data_bytes: int
+    local_bytes: int
+    """What of its data is on this node: all of it, but for a layer that is read on demand."""
+    references: list[str] = []
+    images: list[str] = []
+    sandboxes: list[str] = []
+    environment: LayerEnvironment = LayerEnvironment()
+    """Of the tag that was asked for."""
+
+
+class LayerPushRequest(_Request, frozen=True, kw_only=True):
+    """``store`` None: the node's default. ``move``: also when the tag means another layer there."""
+
+    reference: str
+    store: str | None = None
+    move: bool = False
+    mend: bool = False
+    """Write anew what the store holds of the layer: for one that was found damaged there."""
+
+
+class LayerPushed(_Answer, frozen=True, kw_only=True):
+    """What a push did."""
+
+    reference: str
+    digest: str
+    store: str
+    size_bytes: int
+    stored_bytes: int
+    """What the store holds for the layer, each chunk once, compressed."""
+    sent_bytes: int
+    """What had to be written now."""
+
+
+class LayerPullRequest(_Request, frozen=True, kw_only=True):
+    """``reference``: a tag, ``@sha256:DIGEST``, or both. ``move``: also when the tag means another layer here."""
+
+    reference: str
+    store: str | None = None
+    move: bool = False
+
+
+class LayerVerifyRequest(_Request, frozen=True, kw_only=True):
+    """``store`` None: this node's own copy, all of which is read; of a store's, with ``deep`` only."""
+
+    reference: str
+    store: str | None = None
+    deep: bool = False
+
+
+class LayerVerified(_Answer, frozen=True, kw_only=True):
+    """``faults``: what is wrong, in words; empty when nothing is."""
+
+    digest: str
+    faults: list[str] = []
+
+
+class LayerCollectRequest(_Request, frozen=True, kw_only=True):
+    """``store`` None: this node's own layers."""
+
+    store: str | None = None
+    dry_run: bool = False
+
+
+class LayerCollected(_Answer, frozen=True, kw_only=True):
+    """What a clean-up removed (would remove, when dry). ``doomed``: what one that comes a day later removes."""
+
+    removed_layers: list[str] = []
+    removed_blobs: int = 0
+    removed_bytes: int = 0
+    doomed_layers: list[str] = []
+    doomed_blobs: int = 0
+    doomed_bytes: int = 0
+    damaged_layers: list[str] = []
+    """Layers of a store with a tag whose index cannot be read: while there are any, no blob is removed."""
+
+
+class StoreInfo(_Answer, frozen=True, kw_only=True):
+    """A store of the node's configuration."""
+
+    name: str
+    url: str
+    default: bool = False
+
+
+class StoredTag(_Answer, frozen=True, kw_only=True):
+    """A tag of a store: what it means, when and by which node it was published."""
+
+    reference: str
+    digest: str
+    at: float
+    by: str
+    environment: LayerEnvironment = LayerEnvironment()
 
 
 class TokenRequest(_Request, frozen=True, kw_only=True):

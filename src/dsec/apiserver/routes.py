@@ -171,9 +171,34 @@ ROUTES: tuple[Route, ...] = (
     Route(method="GET", path="/v1/layers", summary="Layers", answer=types.LayerInfo, wrapped="layers"),
     Route(
         method="POST", path="/v1/layers", summary="Build a layer from a tar body",
-        answer=types.LayerInfo, query=("reference", "at", "owner"), streams=True,
+        answer=types.LayerInfo, query=("reference", "at", "owner", "environment"), streams=True,
     ),
-    Route(method="DELETE", path="/v1/layers/{reference...}", summary="Remove a layer", answer=dict[str, Any]),
+    Route(
+        method="POST", path="/v1/layers/push", summary="Publish a layer in a store; NDJSON of progress",
+        request=types.LayerPushRequest, answer=types.ImageProgress, streams=True,
+    ),
+    Route(
+        method="POST", path="/v1/layers/pull", summary="Fetch a layer from a store; NDJSON of progress",
+        request=types.LayerPullRequest, answer=types.ImageProgress, streams=True,
+    ),
+    Route(
+        method="POST", path="/v1/layers/verify", summary="Hold a layer against its digest; NDJSON of progress",
+        request=types.LayerVerifyRequest, answer=types.ImageProgress, streams=True,
+    ),
+    Route(
+        method="POST", path="/v1/layers/gc", summary="Remove layers that nothing needs, here or in a store",
+        request=types.LayerCollectRequest, answer=types.LayerCollected,
+    ),
+    Route(method="GET", path="/v1/layers/{reference...}", summary="One layer", answer=types.LayerDetail),
+    Route(
+        method="DELETE", path="/v1/layers/{reference...}", summary="Remove a layer's tag, here or in a store",
+        answer=dict[str, Any], query=("store",),
+    ),
+    Route(method="GET", path="/v1/stores", summary="Stores", answer=types.StoreInfo, wrapped="stores"),
+    Route(
+        method="GET", path="/v1/stores/{name}/layers", summary="The tags of a store",
+        answer=types.StoredTag, wrapped="layers",
+    ),
 )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""Images, layers and tokens: ``client.images``, ``client.layers``, ``client.tokens``."""
+"""Images and tokens: ``client.images``, ``client.tokens``."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -11,26 +11,20 @@ from urllib.parse import quote
 import msgspec
 
 from dsec.api import types
-from dsec.client.link import Link, Query, decode_answer
+from dsec.client.link import Query
+from dsec.client.progressing import OnProgress, last_line
 from dsec.client.results import ImageReady
 from dsec.client.tarball import Upload, file_pieces, tar_pieces
-from dsec.errors import DSecError, ImageError, InvalidArgument, ProtocolError, error_from_wire
+from dsec.errors import ImageError, InvalidArgument
 
 if TYPE_CHECKING:
     from dsec.client.client import DSecClient
 
-__all__ = ["Images", "Layers", "Tokens"]
-
-OnProgress = Callable[[types.ImageProgress], None]
-_LONGEST_LINE = 1 << 20
+__all__ = ["Images", "Tokens"]
 
 
 class _ImageList(msgspec.Struct, frozen=True):
     images: list[types.ImageInfo]
-
-
-class _LayerList(msgspec.Struct, frozen=True):
-    layers: list[types.LayerInfo]
 
 
 class _TokenList(msgspec.Struct, frozen=True):
@@ -69,18 +63,18 @@ class Images:
         kind, _, name = source.partition(":")
         if kind not in ("docker-archive", "oci"):
             body = msgspec.json.encode(types.ImportRequest(source=source, reference=reference, pull=pull))
-            return await self._progress("/v1/images/import", None, body, "application/json", on_progress)
+            return await self._progressing("/v1/images/import", None, body, "application/json", on_progress)
         query = {"format": kind} | ({} if reference is None else {"reference": reference})
         path = Path(name)
         upload = Upload(tar_pieces(path) if kind == "oci" else file_pieces(path))
-        return await self._progress("/v1/images/import", query, upload, "application/x-tar", on_progress)
+        return await self._progressing("/v1/images/import", query, upload, "application/x-tar", on_progress)
 
     async def build(
         self, reference: str = "dsec/debian:12", *, on_progress: OnProgress | None = None
     ) -> types.ImageInfo:
         """Build the image that dsec makes itself."""
         body = msgspec.json.encode({"reference": reference})
-        return await self._progress("/v1/images/build", None, body, "application/json", on_progress)
+        return await self._progressing("/v1/images/build", None, body, "application/json", on_progress)
 
     async def ensure(
         self, references: Sequence[str], *, pull: Literal["missing", "always", "never"] = "missing",
@@ -108,6 +102,13 @@ class Images:
             if tasks:
                 await asyncio.wait(tasks)
 
+    async def _progressing(
+        self, path: str, query: Query | None, body: bytes | Upload, content_type: str, on_progress: OnProgress | None
+    ) -> types.ImageInfo:
+        return await last_line(
+            self._client._link(), path, query, body, content_type, on_progress, "image", types.ImageInfo
+        )
+
     async def _ensured(
         self, reference: str, pull: Literal["missing", "always", "never"], turn: asyncio.Semaphore
     ) -> ImageReady | ImageError:
@@ -120,80 +121,11 @@ class Images:
                 return error
             return ImageReady(reference, image, asyncio.get_running_loop().time() - begun)
 
-    async def _progress(
-        self, path: str, query: Query | None, body: bytes | Upload, content_type: str, on_progress: OnProgress | None
-    ) -> types.ImageInfo:
-        sent: bytes | AsyncIterable[bytes] = body
-        try:
-            async with self._client._link().exchange("POST", path, query, sent, content_type) as answer:
-                rest = b""
-                async for chunk in answer.chunks():
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    for line in lines:
-                        image = _line(line, on_progress)
-                        if image is not None:
-                            return image
-                    if len(rest) > _LONGEST_LINE:
-                        raise ProtocolError("a line of progress is too long")
-        except DSecError as error:
-            if isinstance(body, Upload) and body.failure is not None:
-                raise body.failure from error
-            raise
-        raise ProtocolError("the import's answer ended without its image", phase="image")
-
-
-def _line(line: bytes, on_progress: OnProgress | None) -> types.ImageInfo | None:
-    if not line.strip():
-        return None
-    fields = decode_answer(line, dict[str, Any])
-    if "error" in fields:
-        raise error_from_wire(fields["error"])
-    if "image" in fields:
-        return msgspec.convert(fields["image"], types.ImageInfo)
-    if on_progress is not None:
-        on_progress(msgspec.convert(fields, types.ImageProgress))
-    return None
-
 
 def _image_path(reference: str) -> str:
     if not reference.strip("/"):
         raise InvalidArgument("an image's reference is empty")
     return "/v1/images/" + quote(reference, safe="/:@")
-
-
-class Layers:
-    """The node's layers."""
-
-    def __init__(self, client: DSecClient) -> None:
-        self._client = client
-
-    async def list(self) -> list[types.LayerInfo]:
-        """Every layer."""
-        found = await self._client._link().ask_patiently("GET", "/v1/layers", _LayerList)
-        return found.layers
-
-    async def remove(self, reference: str) -> None:
-        """Remove a layer by its tag; sandboxes that use it keep it until they end. Raises NotFound."""
-        path = "/v1/layers/" + quote(reference, safe="/:")
-        await self._client._link().ask_patiently("DELETE", path, dict[str, Any])
-
-    async def build(
-        self, directory: str | Path, reference: str, *, at: str = "/", owner: str = "0:0"
-    ) -> types.LayerInfo:
-        """Make a layer of a directory of this machine: what is in it is laid over ``at``; modes kept, owner set.
-
-        ``reference``: ``workspace/NAME:VERSION`` or ``toolkit/NAME:VERSION``. Sent in constant memory.
-        """
-        query = {"reference": reference, "at": at, "owner": owner}
-        upload = Upload(tar_pieces(Path(directory)))
-        link: Link = self._client._link()
-        try:
-            async with link.exchange("POST", "/v1/layers", query, upload, "application/x-tar") as answer:
-                return decode_answer(await answer.read(), types.LayerInfo)
-        except DSecError as error:
-            if upload.failure is not None:
-                raise upload.failure from error
-            raise
 
 
 class Tokens:

@@ -18,10 +18,11 @@ import msgspec
 from dsec.api import types
 from dsec.api.ids import check_sandbox_id
 from dsec.client.args import SandboxArgs, SandboxFields, args_of
-from dsec.client.artefacts import Images, Layers, Tokens
+from dsec.client.artefacts import Images, Tokens
 from dsec.client.creating import Creating, CreatingMany
 from dsec.client.discovery import Address, find_address
 from dsec.client.jobs import Job
+from dsec.client.layers import Layers
 from dsec.client.link import Link
 from dsec.client.sandbox import Sandbox
 from dsec.errors import DSecError, InvalidArgument, Unsupported

@@ -28,6 +28,7 @@ from dsec.edge.job_routes import guarded, job_routes
 from dsec.edge.jobs import Jobs
 from dsec.edge.keeper_tools import KeeperTools
 from dsec.edge.kept import KeptDisks
+from dsec.edge.layer_routes import layer_routes
 from dsec.edge.node_routes import node_routes
 from dsec.edge.pausing import Pausing
 from dsec.edge.peers import TrustedPeers
@@ -286,6 +287,7 @@ class Edge:
             *sandbox_routes(self.core, self.creates, self.ends, self.execs, self.pausing, self.jobs),
             *file_routes(self.core),
             *image_routes(self.core),
+            *layer_routes(self.core),
             *node_routes(self.core),
             *usage_routes(self.core),
             *port_routes(self.core, self.ports),

@@ -147,6 +147,10 @@ class Core:
         """Whether a sandbox that lives or is being made needs the layer."""
         return any(digest in layers for layers in self._layers.values())
 
+    def users_of(self, digest: str) -> list[str]:
+        """The sandboxes (and kept disks) that need the layer, by ID."""
+        return sorted(owner.removeprefix("disk:") for owner, layers in self._layers.items() if digest in layers)
+
     def find(self, id_or_name: str) -> SandboxRecord:
         """A sandbox by ID or name, live or ended; raises NotFound (saying how it ended, where that is known)."""
         record = self.live.get(id_or_name) or self.live.get(self.names.get(id_or_name, ""))

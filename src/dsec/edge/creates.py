@@ -40,6 +40,7 @@ from dsec.errors import (
     Unsupported,
     error_from_wire,
 )
+from dsec.images import Images, LayerTag
 
 __all__ = ["Creates"]
 
@@ -233,9 +234,10 @@ class Creates:
         if request.from_disk is not None:
             return self._kept.environment(request)
         images = self._core.images
-        workspace = None if request.workspace is None else images.resolve_layer(request.workspace, "workspace")
-        toolkits = [images.resolve_layer(each, "toolkit") for each in request.toolkits]
+        # Before the image, which may take minutes; and after it, when nothing can be removed before it is held.
+        _layers_of(images, request)
         image = await images.resolve(request.image, pull=request.pull)
+        workspace, toolkits = _layers_of(images, request)
         return environment_of(request, image, workspace, toolkits)
 
     async def _admit(self, attempt: Attempt, demand: Demand) -> None:
@@ -260,6 +262,7 @@ class Creates:
             image=environment.image,
             image_digest=environment.image_digest,
             layers=environment.layers,
+            composed=environment.composed,
             labels=request.labels,
             own_env=request.env,
             env=environment.env,
@@ -367,6 +370,12 @@ class Creates:
         if record is not None:
             await self._ends.stop(record, actor=actor, grace_ms=0)
         return record
+
+
+def _layers_of(images: Images, request: CreateRequest) -> tuple[LayerTag | None, list[LayerTag]]:
+    """What a request lays over its image, as tags mean it now."""
+    workspace = None if request.workspace is None else images.layers.find(request.workspace, "workspace")
+    return workspace, [images.layers.find(each, "toolkit") for each in request.toolkits]
 
 
 def _main_record(record: SandboxRecord, body: bytes) -> ExecRecord | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from dsec.api.types import CreateRequest
 from dsec.errors import InvalidArgument
-from dsec.images import Image
+from dsec.images import Image, LayerEnvironment, LayerTag
 
-__all__ = ["DEFAULT_PATH", "Environment", "environment_of"]
+__all__ = ["DEFAULT_PATH", "Environment", "environment_of", "variables"]
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MOST_LAYERS = 200
@@ -22,6 +22,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     image: str
     image_digest: str
     layers: list[str]
+    composed: list[list[str]]
+    """What was laid over the image: the tag asked for and the digest that it meant, bottom first."""
     env: dict[str, str]
     workdir: str
     user: str
@@ -29,24 +31,37 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def environment_of(
-    request: CreateRequest, image: Image, workspace: str | None, toolkits: Sequence[str]
+    request: CreateRequest, image: Image, workspace: LayerTag | None, toolkits: Sequence[LayerTag]
 ) -> Environment:
-    """Image, then workspace, then toolkits (digests); the caller's env, workdir and user over the image's.
+    """Image, then workspace, then toolkits; of the variables, those of a layer over those of the layers below it.
 
-    Raises InvalidArgument when ``command="image"`` and the image has none.
+    The caller's env, workdir and user come over all of them. Raises InvalidArgument when ``command="image"`` and the
+    image has none.
     """
-    layers = [*image.layers, *([workspace] if workspace is not None else []), *toolkits]
+    named = [*([workspace] if workspace is not None else []), *toolkits]
+    layers = [*image.layers, *(each.digest for each in named)]
     if len(layers) > _MOST_LAYERS:
         raise InvalidArgument(f"{len(layers)} layers are more than {_MOST_LAYERS}")
     return Environment(
         image=image.reference,
         image_digest=image.digest,
         layers=_once_each(layers),
-        env={"PATH": DEFAULT_PATH} | image.config.env | request.env,
+        env=variables({"PATH": DEFAULT_PATH} | image.config.env, [each.environment for each in named]) | request.env,
+        composed=[[each.tag, each.digest] for each in named],
         workdir=request.workdir or image.config.workdir or "/",
         user=image.config.user if request.user is None else request.user,
         command=_command(request, image),
     )
+
+
+def variables(image: Mapping[str, str], layers: Iterable[LayerEnvironment]) -> dict[str, str]:
+    """The variables of an image and of the layers over it, bottom first; each adds to PATH at its ends."""
+    env = dict(image)
+    for each in layers:
+        env |= each.env
+        path = env["PATH"].split(":") if env.get("PATH") else []
+        env["PATH"] = ":".join([*each.path_prepend, *path, *each.path_append])
+    return env
 
 
 def _once_each(layers: list[str]) -> list[str]:

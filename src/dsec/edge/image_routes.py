@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import structlog
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from dsec.api.types import ImageConfig, ImageInfo, ImageProgress, ImportRequest, LayerInfo
+from dsec.api.types import ImageConfig, ImageInfo, ImageProgress, ImportRequest
 from dsec.edge.core import Core
+from dsec.edge.layer_routes import evict
+from dsec.edge.progressing import Tell, line, progressing
 from dsec.edge.router import Route
 from dsec.edge.web import answered, body_as, json_answer, query_of
-from dsec.errors import DSecError, InvalidArgument, PlatformError, Unsupported
-from dsec.images import Image, LayerTag, OnProgress, Progress
+from dsec.errors import InvalidArgument, Unsupported
+from dsec.images import Image, OnProgress, Progress
 
 __all__ = ["image_routes"]
 
@@ -48,10 +48,6 @@ def image_info(image: Image) -> ImageInfo:
     )
 
 
-def _layer_info(layer: LayerTag) -> LayerInfo:
-    return LayerInfo(digest=layer.digest, size_bytes=layer.bytes, reference=layer.tag, created_at=layer.created_at)
-
-
 class _Images:
     """The answers."""
 
@@ -67,23 +63,8 @@ class _Images:
 
     async def remove(self, request: Request) -> Response:
         gone = await self._images.remove(request.path_params["reference"])
-        await self._evict(gone.layers)
+        await evict(self._core, gone.layers)
         return json_answer({})
-
-    async def remove_layer(self, request: Request) -> Response:
-        reference = request.path_params["reference"]
-        digest = self._images.resolve_layer(reference)
-        await self._images.remove_layer(reference)
-        await self._evict([digest])
-        return json_answer({})
-
-    async def _evict(self, layers: Sequence[str]) -> None:
-        unused = [each for each in layers if not self._core.uses_layer(each)]
-        try:
-            await self._core.backend.call("layer.evict", {"digests": unused})
-        except DSecError as error:
-            # A mounted layer without files costs space until the next eviction, nothing else.
-            _log.warning("layers stay mounted", digests=unused, error=error.message)
 
     async def import_(self, request: Request) -> Response:
         query = query_of(request, "reference", "format")
@@ -101,7 +82,7 @@ class _Images:
                 return await self._images.resolve(name, pull=asked.pull, progress=progress)
             return await self._images.import_(source, asked.reference, progress=progress)
 
-        return _progressing(work)
+        return _answer(work)
 
     async def _import_stream(self, request: Request, transport: str, reference: str | None) -> Response:
         if transport == "docker-archive":
@@ -110,78 +91,20 @@ class _Images:
             image = await self._images.import_stream("oci", request.stream(), reference)
         else:
             raise InvalidArgument(f"format is docker-archive or oci, not {transport[:40]!r}")
-        return Response(_line({"image": image_info(image)}), media_type="application/x-ndjson")
+        return Response(line({"image": image_info(image)}), media_type="application/x-ndjson")
 
     async def build(self, request: Request) -> Response:
         asked = await body_as(request, _BuildRequest)
         if asked.reference != "dsec/debian:12":
             raise Unsupported(f"the image that dsec builds is dsec/debian:12, not {asked.reference[:80]!r}")
-        return _progressing(lambda progress: self._images.build_default(progress=progress))
-
-    async def layers(self, _: Request) -> Response:
-        return json_answer({"layers": [_layer_info(each) for each in self._images.list_layers()]})
-
-    async def build_layer(self, request: Request) -> Response:
-        query = query_of(request, "reference", "at", "owner")
-        if "reference" not in query:
-            raise InvalidArgument("reference is missing")
-        layer = await self._images.build_layer(
-            query["reference"][0],
-            request.stream(),
-            at=query.get("at", ["/"])[0],
-            owner=_owner(query.get("owner", ["0:0"])[0]),
-        )
-        return json_answer(_layer_info(layer))
+        return _answer(lambda progress: self._images.build_default(progress=progress))
 
 
-def _owner(text: str) -> tuple[int, int]:
-    uid, separator, gid = text.partition(":")
-    try:
-        return int(uid), int(gid if separator else uid)
-    except ValueError:
-        raise InvalidArgument(f"owner is UID:GID, not {text[:40]!r}") from None
+def _answer(work: _Work) -> Response:
+    async def told(progress: Tell) -> dict[str, ImageInfo]:
+        return {"image": image_info(await work(lambda moment: progress(_moment(moment))))}
 
-
-def _line(content: Any) -> bytes:
-    return _encode(content) + b"\n"
-
-
-def _progressing(work: _Work) -> Response:
-    """NDJSON: a line for each moment (the latest only, for a slow reader), then the image or the error."""
-    return StreamingResponse(_lines(work), media_type="application/x-ndjson")
-
-
-async def _lines(work: _Work) -> AsyncIterator[bytes]:
-    latest: list[Progress] = []
-    moved = asyncio.Event()
-
-    def progress(moment: Progress) -> None:
-        latest[:] = [moment]
-        moved.set()
-
-    task = asyncio.ensure_future(work(progress))
-    task.add_done_callback(lambda _: moved.set())
-    try:
-        while not task.done():
-            await moved.wait()
-            moved.clear()
-            while latest:
-                yield _line(_moment(latest.pop()))
-        yield _line(_outcome(task))
-    finally:
-        # The reader is gone: the pull itself goes on for whoever asks next.
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-def _outcome(task: asyncio.Future[Image]) -> dict[str, Any]:
-    try:
-        return {"image": image_info(task.result())}
-    except DSecError as error:
-        return {"error": error.to_wire()}
-    except Exception as error:
-        _log.exception("import failed")
-        return {"error": PlatformError(f"import failed: {type(error).__name__}: {error}").to_wire()}
+    return progressing(told)
 
 
 def _moment(progress: Progress) -> ImageProgress:
@@ -204,7 +127,4 @@ def image_routes(core: Core) -> list[Route]:
         Route("POST", "/v1/images/build", answered(own.build)),
         Route("GET", "/v1/images/{reference:path}", answered(own.get)),
         Route("DELETE", "/v1/images/{reference:path}", answered(own.remove)),
-        Route("GET", "/v1/layers", answered(own.layers)),
-        Route("POST", "/v1/layers", answered(own.build_layer)),
-        Route("DELETE", "/v1/layers/{reference:path}", answered(own.remove_layer)),
     ]

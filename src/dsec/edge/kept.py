@@ -82,6 +82,7 @@ def environment_on(source: SandboxRecord, request: CreateRequest) -> Environment
         image=source.image,
         image_digest=source.image_digest,
         layers=source.layers,
+        composed=source.composed,
         env=source.env | request.env,
         workdir=request.workdir or source.workdir,
         user=source.user if request.user is None else request.user,

@@ -6,7 +6,18 @@ import re
 
 import msgspec
 
-from dsec.api.types import Ended, ExecInfo, ExecUsage, Pty, SandboxInfo, SandboxState, Stopped, StoryEntry, Usage
+from dsec.api.types import (
+    ComposedLayer,
+    Ended,
+    ExecInfo,
+    ExecUsage,
+    Pty,
+    SandboxInfo,
+    SandboxState,
+    Stopped,
+    StoryEntry,
+    Usage,
+)
 from dsec.backends.wire import EndpointSpec, ExecEnd, ExecState, Proof, SandboxEnd, SandboxUse
 from dsec.edge import life
 from dsec.edge.admission import Whose
@@ -65,6 +76,8 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     endpoints: list[EndpointSpec] = []
     ports: dict[int, str] = {}
     """Exposed ones, with their tokens."""
+    composed: list[list[str]] = []
+    """What was laid over the image, bottom first: the tag that was asked for, and the digest that it meant."""
 
     @property
     def whose(self) -> Whose:
@@ -157,6 +170,7 @@ def info_of(record: SandboxRecord, use: Usage | None = None) -> SandboxInfo:
         image=record.image,
         image_digest=record.image_digest,
         layers=record.layers,
+        composed=[ComposedLayer(reference=tag, digest=digest) for tag, digest in record.composed],
         backend="container",
         created_at=record.story[0].at,
         cpu=record.demand.cpu_milli / 1000,

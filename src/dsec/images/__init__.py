@@ -6,7 +6,7 @@ nothing of dsec but ``dsec.errors``. What comes from a registry, an archive or a
 ``Images`` is the door; the ``references`` module is pure; ``Tools`` is the seam to external programs.
 """
 
-from dsec.images.catalogue import Image, ImageConfig, LayerTag
+from dsec.images.catalogue import Image, ImageConfig, LayerEnvironment, LayerTag
 from dsec.images.config import ImagesConfig
 from dsec.images.images import Images, Pull
 from dsec.images.progress import OnProgress, Phase, Progress
@@ -17,6 +17,7 @@ from dsec.images.references import (
     is_layer_reference,
     parse_image,
     parse_layer,
+    parse_layer_choice,
     parse_source,
 )
 from dsec.images.tools import SubprocessTools, ToolResult, Tools
@@ -27,6 +28,7 @@ __all__ = [
     "ImageReference",
     "Images",
     "ImagesConfig",
+    "LayerEnvironment",
     "ImportSource",
     "LayerReference",
     "LayerTag",
@@ -40,5 +42,6 @@ __all__ = [
     "is_layer_reference",
     "parse_image",
     "parse_layer",
+    "parse_layer_choice",
     "parse_source",
 ]

@@ -19,7 +19,7 @@ import msgspec
 from dsec.databases import check_format, open_tables
 from dsec.errors import ImageNotFound, NotFound
 
-__all__ = ["Catalogue", "Image", "ImageConfig", "LayerTag"]
+__all__ = ["Catalogue", "Image", "ImageConfig", "LayerEnvironment", "LayerTag"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS layers (digest TEXT PRIMARY KEY, bytes INTEGER NOT NULL, created_at REAL NOT NULL) STRICT;
@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS image_layers (
     digest TEXT NOT NULL REFERENCES layers, PRIMARY KEY (reference, position)) STRICT;
 CREATE INDEX IF NOT EXISTS image_layers_by_digest ON image_layers (digest);
 CREATE TABLE IF NOT EXISTS layer_tags (
-    tag TEXT PRIMARY KEY, digest TEXT NOT NULL REFERENCES layers, created_at REAL NOT NULL) STRICT;
+    tag TEXT PRIMARY KEY, digest TEXT NOT NULL REFERENCES layers, created_at REAL NOT NULL, environment TEXT) STRICT;
 """
 
 
@@ -71,14 +71,29 @@ class Image(msgspec.Struct, frozen=True):
     """When it came to this node, seconds since 1970."""
 
 
+class LayerEnvironment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a layer's tag brings to the environment of the sandboxes that it is in; no part of the layer's digest."""
+
+    env: dict[str, str] = {}
+    path_prepend: tuple[str, ...] = ()
+    """Directories that come before those of PATH, in this order."""
+    path_append: tuple[str, ...] = ()
+
+
 class LayerTag(msgspec.Struct, frozen=True):
     """A user's layer."""
 
     tag: str
-    """``workspace/NAME:VERSION`` or ``toolkit/NAME:VERSION``."""
+    """``KIND/NAME:VERSION``; ``@sha256:DIGEST`` of one that came by its digest alone."""
     digest: str
     bytes: int
     created_at: float
+    environment: LayerEnvironment = LayerEnvironment()
+
+
+def _layer_tag(tag: str, digest: str, size: int, created_at: float, environment: str | None) -> LayerTag:
+    own = msgspec.json.decode(environment, type=LayerEnvironment) if environment else LayerEnvironment()
+    return LayerTag(tag, digest, size, created_at, own)
 
 
 class Catalogue:
@@ -202,6 +217,14 @@ class Catalogue:
         with self._lock:
             return {digest for (digest,) in self._db.execute("SELECT digest FROM layers")}
 
+    def images_with(self, digest: str) -> list[str]:
+        """References of the images that a layer is part of."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT DISTINCT reference FROM image_layers WHERE digest = ? ORDER BY reference", (digest,)
+            ).fetchall()
+        return [reference for (reference,) in rows]
+
     def unreferenced_layers(self) -> list[str]:
         """Layers that no image and no tag refers to."""
         with self._lock:
@@ -220,37 +243,60 @@ class Catalogue:
                 return False
             return True
 
+    def layer_size(self, digest: str) -> int | None:
+        """Bytes of a layer; None if the catalogue has none of that digest."""
+        with self._lock:
+            row = self._db.execute("SELECT bytes FROM layers WHERE digest = ?", (digest,)).fetchone()
+        return None if row is None else int(row[0])
+
     def _layer_bytes(self, digest: str) -> int:
-        row = self._db.execute("SELECT bytes FROM layers WHERE digest = ?", (digest,)).fetchone()
-        if row is None:
+        size = self.layer_size(digest)
+        if size is None:
             raise NotFound(f"the catalogue has no layer {digest}")
-        return int(row[0])
+        return size
 
     # Tags
 
-    def put_tag(self, tag: str, digest: str) -> LayerTag:
+    def put_tag(
+        self,
+        tag: str,
+        digest: str,
+        environment: LayerEnvironment = LayerEnvironment(),
+    ) -> LayerTag:
         """Let a tag mean a layer from now on."""
         with self._lock:
             created_at = self._clock()
             size = self._layer_bytes(digest)
-            self._db.execute("INSERT OR REPLACE INTO layer_tags VALUES (?, ?, ?)", (tag, digest, created_at))
-            return LayerTag(tag, digest, size, created_at)
+            text = msgspec.json.encode(environment).decode() if environment != LayerEnvironment() else None
+            self._db.execute("INSERT OR REPLACE INTO layer_tags VALUES (?, ?, ?, ?)", (tag, digest, created_at, text))
+            return LayerTag(tag, digest, size, created_at, environment)
 
-    def tag(self, tag: str) -> str:
-        """Digest that a tag means; raises NotFound."""
-        digest = self._one("SELECT digest FROM layer_tags WHERE tag = ?", tag)
-        if digest is None:
-            raise NotFound(f"this node has no layer {tag}", remedy=f"Build it: dsec layer build DIR {tag}")
-        return digest
+    def tag(self, tag: str) -> LayerTag:
+        """What a tag means; raises NotFound."""
+        found = self._read_tags("WHERE tag = ?", tag)
+        if not found:
+            raise NotFound(
+                f"this node has no layer {tag}",
+                remedy=f"Build it: dsec layer build DIR {tag}, or pull it from a store",
+            )
+        return found[0]
 
     def tags(self) -> list[LayerTag]:
         """All tags by name."""
+        return self._read_tags("ORDER BY tag")
+
+    def tags_of(self, digest: str) -> list[LayerTag]:
+        """The tags of one layer, by name."""
+        return self._read_tags("WHERE digest = ? ORDER BY tag", digest)
+
+    def _read_tags(self, where: str, *arguments: str) -> list[LayerTag]:
         with self._lock:
             rows = self._db.execute(
-                "SELECT tag, digest, bytes, layer_tags.created_at "
-                "FROM layer_tags JOIN layers USING (digest) ORDER BY tag"
+                "SELECT tag, digest, bytes, t.created_at, environment "  # noqa: S608
+                f"FROM layer_tags t JOIN layers USING (digest) {where}",
+                arguments,
             ).fetchall()
-        return [LayerTag(*row) for row in rows]
+        return [_layer_tag(*row) for row in rows]
 
     def remove_tag(self, tag: str) -> None:
         """Forget a tag; its layer stays. Raises NotFound."""
@@ -276,7 +322,12 @@ class Catalogue:
                         "WHERE reference NOT IN (SELECT reference FROM main.images)"
                     ).fetchall()
                     for table in ("layers", "diff_ids", "blobs", "images", "layer_tags"):
-                        self._db.execute(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM other.{table}")  # noqa: S608
+                        # An earlier dsec's table may lack the last columns.
+                        names = [row[1] for row in self._db.execute(f"PRAGMA other.table_info({table})")]
+                        columns = ", ".join(names)
+                        self._db.execute(
+                            f"INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {columns} FROM other.{table}"  # noqa: S608
+                        )
                     self._db.executemany(
                         "INSERT INTO main.image_layers SELECT * FROM other.image_layers WHERE reference = ?", new
                     )

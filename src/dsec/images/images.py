@@ -11,13 +11,14 @@ from typing import Literal, Self
 from dsec.errors import ImageNotFound, InvalidArgument
 from dsec.images.archives import archive_name, unpack_layout
 from dsec.images.build import DEFAULT_IMAGE, DefaultImage
-from dsec.images.catalogue import Catalogue, Image, LayerTag
+from dsec.images.catalogue import Catalogue, Image, LayerEnvironment, LayerTag
 from dsec.images.config import ImagesConfig
 from dsec.images.disk import full_disk_typed
 from dsec.images.holds import Holds
 from dsec.images.importer import Importer
 from dsec.images.jobs import Jobs, Work, reported
 from dsec.images.layers import LayerBuilder, spool
+from dsec.images.node_layers import NodeLayers
 from dsec.images.oci import read_layout
 from dsec.images.progress import OnProgress, Reporter
 from dsec.images.pulls import Pulls
@@ -27,6 +28,7 @@ from dsec.images.references import (
     is_layer_reference,
     parse_image,
     parse_layer,
+    parse_layer_choice,
     parse_source,
 )
 from dsec.images.store import LayerStore, private_directory, sweep_stale
@@ -65,6 +67,8 @@ class Images:
         if shared is not None:
             self._catalogue.adopt(shared / "catalogue.db")
         parts = (config, tools, self._store, self._catalogue, self._holds)
+        self.layers = NodeLayers(config.layers_dir, self._store, self._catalogue, self._holds)
+        """Layers as the node's stores deal with them."""
         self._importer = Importer(*parts, self._pulls)
         self._layer_builder = LayerBuilder(*parts)
         self._default = DefaultImage(*parts)
@@ -214,25 +218,25 @@ class Images:
     # Layers
 
     async def build_layer(
-        self, reference: str, archive: AsyncIterator[bytes], *, at: str = "/", owner: tuple[int, int] = (0, 0)
+        self,
+        reference: str,
+        archive: AsyncIterator[bytes],
+        *,
+        at: str = "/",
+        owner: tuple[int, int] = (0, 0),
+        environment: LayerEnvironment = LayerEnvironment(),
     ) -> LayerTag:
         """Make a layer of a client's directory (its tar, plain or gzip) laid over ``at``, and let the tag mean it.
 
         Modes and times are kept, everything belongs to ``owner`` (uid, gid), parents are made. The archive is not
-        trusted. Raises InvalidArgument, ImageCorrupt, CapacityError, NodeError.
+        trusted. ``environment`` is what the tag brings to sandboxes. Raises InvalidArgument, ImageCorrupt,
+        CapacityError, NodeError.
         """
-        return await self._layer_builder.build(parse_layer(reference), archive, at, owner)
+        return await self._layer_builder.build(parse_layer(reference), archive, at, owner, environment)
 
     def resolve_layer(self, reference: str, kind: LayerKind | None = None) -> str:
-        """Digest of a layer by its tag, which must be of the ``kind``; raises InvalidArgument or NotFound."""
-        parsed = parse_layer(reference)
-        if kind not in (None, parsed.kind):
-            raise InvalidArgument(
-                f"{reference} is a {parsed.kind}, not a {kind}",
-                argument=kind,
-                remedy=f"Build it as {kind}/{parsed.name}:{parsed.version}",
-            )
-        return self._catalogue.tag(str(parsed))
+        """Digest of a layer by tag or ``@sha256:DIGEST``; a tag must be of the ``kind``. As ``layers.find``."""
+        return self.layers.find(reference, kind).digest
 
     def list_layers(self) -> Sequence[LayerTag]:
         """All layers that users built, by tag."""
@@ -240,7 +244,7 @@ class Images:
 
     async def remove_layer(self, reference: str) -> None:
         """Forget a layer's tag and delete the layer if nothing needs it. Raises InvalidArgument or NotFound."""
-        self._catalogue.remove_tag(str(parse_layer(reference)))
+        self._catalogue.remove_tag(str(parse_layer_choice(reference)))
         await self.prune()
 
     def layer_path(self, digest: str) -> Path:
@@ -259,21 +263,21 @@ class Images:
                 hold(digest)
             yield
 
-    async def prune(self) -> int:
-        """Delete the layers that no image, tag, sandbox or work in flight needs; returns how many.
+    def garbage(self) -> Sequence[str]:
+        """The layers that no image, tag, sandbox or work in flight needs: what ``prune`` deletes."""
+        unreferenced = self._catalogue.unreferenced_layers()
+        return [each for each in unreferenced if each not in self._holds and not self._in_use(each)]
+
+    async def prune(self) -> Sequence[str]:
+        """Delete the layers that nothing needs, and what fetches left long ago; returns the layers' digests.
 
         Also wanted after a sandbox ended whose image had been removed.
         """
         # No await between the question and the burial: nobody can begin to need a layer in between.
-        graves = []
-        for digest in self._catalogue.unreferenced_layers():
-            if digest in self._holds or self._in_use(digest) or not self._catalogue.remove_layer(digest):
-                continue
-            grave = self._store.bury(digest)
-            if grave is not None:
-                graves.append(grave)
-        await in_thread(lambda _: self._delete(graves))
-        return len(graves)
+        gone = [each for each in self.garbage() if self._catalogue.remove_layer(each)]
+        graves = [grave for each in gone if (grave := self._store.bury(each)) is not None]
+        await in_thread(lambda _: self._delete([*graves, *self.layers.abandoned()]))
+        return gone
 
     def _bury_orphans(self) -> Sequence[Path]:
         known = self._catalogue.layer_digests()

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event
 
 from dsec.errors import ImageCorrupt, InvalidArgument
-from dsec.images.catalogue import Catalogue, LayerTag
+from dsec.images.catalogue import Catalogue, LayerEnvironment, LayerTag
 from dsec.images.config import ImagesConfig
 from dsec.images.contained import Parts, split_name
 from dsec.images.disk import full_disk_typed
@@ -41,7 +41,12 @@ class LayerBuilder:
         self._holds = holds
 
     async def build(
-        self, reference: LayerReference, archive: AsyncIterator[bytes], at: str, owner: tuple[int, int]
+        self,
+        reference: LayerReference,
+        archive: AsyncIterator[bytes],
+        at: str,
+        owner: tuple[int, int],
+        environment: LayerEnvironment,
     ) -> LayerTag:
         """See ``Images.build_layer``."""
         options = UnpackOptions(
@@ -65,7 +70,7 @@ class LayerBuilder:
                 self._tools, self._store, tree, hold, timeout_s=self._config.build_timeout_s
             )
             self._catalogue.put_layer(digest, manifest.size)
-            return self._catalogue.put_tag(str(reference), digest)
+            return self._catalogue.put_tag(str(reference), digest, environment)
 
 
 def parse_at(at: str) -> Parts:

@@ -16,16 +16,18 @@ from dsec.errors import InvalidArgument
 __all__ = [
     "ImageReference",
     "ImportSource",
+    "LayerChoice",
     "LayerKind",
     "LayerReference",
     "Transport",
     "is_layer_reference",
     "parse_image",
     "parse_layer",
+    "parse_layer_choice",
     "parse_source",
 ]
 
-LayerKind = Literal["workspace", "toolkit"]
+LayerKind = Literal["base", "workspace", "toolkit"]
 Transport = Literal["docker", "docker-archive", "oci"]
 
 DEFAULT_REGISTRY = "docker.io"
@@ -38,9 +40,12 @@ _COMPONENT = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _BARE_DIGEST = re.compile(r"[0-9a-f]{64}")
-_LAYER = re.compile(r"(workspace|toolkit)/([a-z0-9]+(?:[._-]+[a-z0-9]+)*):([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})")
+_LAYER = re.compile(r"(base|workspace|toolkit)/([a-z0-9]+(?:[._-]+[a-z0-9]+)*):([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})")
 _IMAGE_REMEDY = "Write it as NAME[:TAG], REGISTRY/NAME[:TAG] or NAME@sha256:DIGEST, the name in lower case"
-_LAYER_REMEDY = "Write it as workspace/NAME:VERSION or toolkit/NAME:VERSION, the name in lower case"
+_LAYER_REMEDY = (
+    "Write it as workspace/NAME:VERSION, toolkit/NAME:VERSION or base/NAME:VERSION, the name in lower case"
+)
+_CHOICE_REMEDY = "Write it as KIND/NAME:VERSION, @sha256:DIGEST or both; KIND is workspace, toolkit or base"
 _SOURCE_REMEDY = "Write it as docker://IMAGE, docker-archive:FILE or oci:DIRECTORY"
 
 
@@ -80,6 +85,17 @@ class LayerReference(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.name}:{self.version}"
+
+
+class LayerChoice(msgspec.Struct, frozen=True):
+    """Which layer a user means: by a tag, by its digest, or by a tag that must mean that digest."""
+
+    reference: LayerReference | None
+    digest: str | None
+    """64 lower-case hex digits."""
+
+    def __str__(self) -> str:
+        return str(self.reference or "") + (f"@sha256:{self.digest}" if self.digest else "")
 
 
 class ImportSource(msgspec.Struct, frozen=True):
@@ -149,17 +165,25 @@ def _malformed_image(text: str, why: str) -> InvalidArgument:
 
 
 def is_layer_reference(text: str) -> bool:
-    """Whether a name is in the name space of layers (it may still be malformed)."""
+    """Whether a name where an image is asked for is in the name space of layers (it may still be malformed)."""
     return text.startswith(("workspace/", "toolkit/"))
 
 
 def parse_layer(text: str) -> LayerReference:
-    """Parse ``workspace/NAME:VERSION`` or ``toolkit/NAME:VERSION``; raises InvalidArgument."""
+    """Parse ``workspace/NAME:VERSION``, ``toolkit/…`` or ``base/…``; raises InvalidArgument."""
     match = _LAYER.fullmatch(text)
     if match is None or len(text) > _MAX_NAME:
-        raise InvalidArgument(f"{text!r} is not a layer's name", remedy=_LAYER_REMEDY, argument="layer")
-    kind: LayerKind = "workspace" if match[1] == "workspace" else "toolkit"
-    return LayerReference(kind, match[2], match[3])
+        raise InvalidArgument(f"{text[:300]!r} is not a layer's name", remedy=_LAYER_REMEDY, argument="layer")
+    return LayerReference(msgspec.convert(match[1], LayerKind), match[2], match[3])
+
+
+def parse_layer_choice(text: str) -> LayerChoice:
+    """Parse ``KIND/NAME:VERSION``, ``@sha256:DIGEST``, or the one pinned by the other; raises InvalidArgument."""
+    name, at, digest = text.partition("@")
+    if at and not _DIGEST.fullmatch(digest):
+        raise InvalidArgument(f"{text[:300]!r} is not a layer", remedy=_CHOICE_REMEDY, argument="layer")
+    reference = parse_layer(name) if name or not at else None
+    return LayerChoice(reference, digest.removeprefix("sha256:") if at else None)
 
 
 def parse_source(text: str) -> ImportSource:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -10,9 +11,19 @@ import msgspec
 from dsec.errors import InvalidArgument
 from dsec.node.paths import NodePaths
 
-__all__ = ["NodeConfig", "Overcommit", "Registries", "load_config", "read_settings", "save_config"]
+__all__ = [
+    "NodeConfig",
+    "Overcommit",
+    "Registries",
+    "StoreSettings",
+    "default_store",
+    "load_config",
+    "read_settings",
+    "save_config",
+]
 
 DEFAULT_IMAGE = "dsec/debian:12"
+_STORE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 
 
 class Overcommit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +42,18 @@ class Registries(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Registry → prefix that stands for it: ``{"docker.io": "mirror.example:5000/hub"}``."""
     insecure: tuple[str, ...] = ()
     """Registries (``host:port``) that are spoken to without TLS."""
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A place where nodes share layers. Credentials come from the environment and the usual AWS files, never here."""
+
+    url: str
+    """``file:///DIRECTORY`` on any mount that all nodes have, or ``s3://BUCKET[/PREFIX]``."""
+    endpoint: str | None = None
+    """Of an S3 server that is not Amazon's."""
+    region: str | None = None
+    default: bool = False
+    """Which one is meant where none is named; a lone store always is."""
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +84,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """For tests of dsec only: root may let a part of the node die at a named step."""
     overcommit: Overcommit = Overcommit()
     registries: Registries = Registries()
+    stores: dict[str, StoreSettings] = {}
+    """By name, ``[a-z0-9-]``."""
     boot_id: str = ""
     id_block: int = 0
     """First host ID of this node's ranges; chosen by ``dsec up`` under the machine-wide lock."""
@@ -81,9 +106,28 @@ def read_settings(paths: NodePaths) -> NodeConfig:
         raise InvalidArgument(f"{paths.settings}: {error}") from None
     raw |= {"node": paths.name, "root": str(paths.root) if paths.root else None}
     try:
-        return msgspec.convert(raw, NodeConfig)
-    except msgspec.ValidationError as error:
+        config = msgspec.convert(raw, NodeConfig)
+        _check_stores(config.stores)
+    except (msgspec.ValidationError, InvalidArgument) as error:
         raise InvalidArgument(f"{paths.settings}: {error}") from None
+    return config
+
+
+def _check_stores(stores: dict[str, StoreSettings]) -> None:
+    for name, store in stores.items():
+        if not _STORE.fullmatch(name):
+            raise InvalidArgument(f"stores.{name}: a store's name is of a-z, 0-9 and -")
+        if not store.url.startswith(("file:///", "s3://")):
+            raise InvalidArgument(f"stores.{name}: the url is file:///DIRECTORY or s3://BUCKET[/PREFIX]")
+    if sum(store.default for store in stores.values()) > 1:
+        raise InvalidArgument("stores: only one can be the default")
+
+
+def default_store(stores: dict[str, StoreSettings]) -> str | None:
+    """The store that is meant where none is named: the only one, or the one that says so."""
+    if len(stores) == 1:
+        return next(iter(stores))
+    return next((name for name, store in stores.items() if store.default), None)
 
 
 def load_config(path: Path) -> NodeConfig:

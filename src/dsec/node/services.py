@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ _PASSED_ON = (
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
     *("REGISTRY_AUTH_FILE", "DOCKER_CONFIG", "XDG_RUNTIME_DIR"),
 )
+_STORE_CREDENTIALS = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"),
+    *("AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+)
+"""Only for whom they are: the edge, which publishes."""
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,11 +49,13 @@ def service_table(config: NodeConfig, binaries: Binaries, environment: dict[str,
     env = sorted((name, given[name]) for name in _PASSED_ON if name in given)
     python_env = sorted([*env, ("PYTHONUNBUFFERED", "1"), ("PYTHONSAFEPATH", "1")])
 
-    def python(name: str, listen: dict[str, dict[str, Any]]) -> Service:
+    credentials = [(name, given[name]) for name in _STORE_CREDENTIALS if name in given]
+
+    def python(name: str, listen: dict[str, dict[str, Any]], more: Sequence[tuple[str, str]] = ()) -> Service:
         return Service(
             name=name,
             argv=[sys.executable, "-m", f"dsec.{name}", "--config", str(paths.config_json)],
-            env=python_env,
+            env=sorted([*python_env, *more]),
             log=str(paths.logs / f"{name}.log"),
             listen=[listen],
             cgroups=[],
@@ -71,7 +80,7 @@ def service_table(config: NodeConfig, binaries: Binaries, environment: dict[str,
             ],
             cgroups=[],
         ),
-        python("edge", {"unix": {"path": str(paths.edge_socket), "mode": 0o600}}),
+        python("edge", {"unix": {"path": str(paths.edge_socket), "mode": 0o600}}, credentials),
         python("apiserver", {"tcp": {"host": config.host, "port": config.port}}),
     ]
 

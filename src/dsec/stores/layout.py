@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from dsec.errors import ImageCorrupt, InvalidArgument
+from dsec.images.catalogue import LayerEnvironment
 from dsec.images.references import LayerReference, parse_layer
 from dsec.images.store import LayerManifest, digest_of
 
@@ -49,6 +50,8 @@ class TagRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When it was published, by its publisher's clock, seconds since 1970."""
     by: str
     """Node that published it."""
+    environment: LayerEnvironment = LayerEnvironment()
+    """What it brings to the environment of sandboxes."""
     format: Literal["dsec.tag.v1"] = "dsec.tag.v1"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from dsec.client import artefacts, client, jobs
+from dsec.client import artefacts, client, jobs, layers
 from dsec.client.creating import CreatingMany as _CreatingMany
 from dsec.client.results import Created
 from dsec.client.sandbox import Sandbox as _Sandbox
@@ -29,12 +29,19 @@ class Images(Mirror[artefacts.Images]):
     ensure = iterating(artefacts.Images.ensure)
 
 
-class Layers(Mirror[artefacts.Layers]):
-    """``client.layers``."""
+class Layers(Mirror[layers.Layers]):
+    """``client.layers``. ``on_progress`` is called in the background thread."""
 
-    list = blocking(artefacts.Layers.list)
-    remove = blocking(artefacts.Layers.remove)
-    build = blocking(artefacts.Layers.build)
+    list = blocking(layers.Layers.list)
+    get = blocking(layers.Layers.get)
+    remove = blocking(layers.Layers.remove)
+    build = blocking(layers.Layers.build)
+    push = blocking(layers.Layers.push)
+    pull = blocking(layers.Layers.pull)
+    verify = blocking(layers.Layers.verify)
+    gc = blocking(layers.Layers.gc)
+    stores = blocking(layers.Layers.stores)
+    stored = blocking(layers.Layers.stored)
 
 
 class Tokens(Mirror[artefacts.Tokens]):

@@ -88,7 +88,7 @@ async def test_clean_up_spares_what_an_import_has_made(configure: Configure, tmp
     async with Images(configure(parallel_layers=1), FakeTools({"mkfs": first_at_once})) as images:
         running = asyncio.create_task(images.import_(f"oci:{layout}", "a:1"))
         await second_begun.wait()
-        assert await images.prune() == 0
+        assert len(await images.prune()) == 0
         mkfs.go.set()
         image = await running
         assert all(images.layer_path(each).is_dir() for each in image.layers)
@@ -102,7 +102,7 @@ async def test_held_layers_outlive_their_image(configure: Configure, tmp_path: P
         with images.holding(image.layers):
             await images.remove("a:1")
             assert images.layer_path(image.layers[0]).is_dir()
-        assert await images.prune() == 1
+        assert len(await images.prune()) == 1
         with pytest.raises(NotFound):
             images.layer_path(image.layers[0])
 

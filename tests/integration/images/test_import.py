@@ -278,9 +278,9 @@ async def test_layers_in_use_stay_until_pruned(configure: Configure, tmp_path: P
         assert node.layer_path(image.layers[0]).is_dir()
     async with Images(configure(), SubprocessTools(), in_use=used.__contains__) as node:
         assert node.layer_path(image.layers[0]).is_dir()
-        assert await node.prune() == 0
+        assert len(await node.prune()) == 0
         used.clear()
-        assert await node.prune() == 1
+        assert len(await node.prune()) == 1
         with pytest.raises(LookupError):
             node.layer_path(image.layers[0])
 

@@ -12,7 +12,7 @@ import pytest
 import dsec
 import dsec.errors
 import dsec.sync
-from dsec.client import artefacts, client, discovery, execs, files, jobs, sandbox, stdin
+from dsec.client import artefacts, client, discovery, execs, files, jobs, layers, sandbox, stdin
 from dsec.node.paths import NodePaths
 from dsec.sync import client as sync_client
 from dsec.sync import sandbox as sync_sandbox
@@ -25,7 +25,7 @@ PAIRS = [
     (files.Files, sync_sandbox.Files),
     (jobs.Job, sync_client.Job),
     (artefacts.Images, sync_client.Images),
-    (artefacts.Layers, sync_client.Layers),
+    (layers.Layers, sync_client.Layers),
     (artefacts.Tokens, sync_client.Tokens),
 ]
 _INTERNAL = {"send_on", "granted", "rewind", "unsent", "forget"}

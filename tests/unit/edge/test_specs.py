@@ -10,7 +10,7 @@ from dsec.api.types import CreateRequest
 from dsec.edge.environment import DEFAULT_PATH, environment_of
 from dsec.edge.specs import canonical_create, canonical_exec, parse_exec
 from dsec.errors import InvalidArgument, Unsupported
-from dsec.images import Image, ImageConfig
+from dsec.images import Image, ImageConfig, LayerTag
 
 
 def image(**config: Any) -> Image:
@@ -29,9 +29,14 @@ def test_environment_order_is_image_then_caller() -> None:
     assert made.env == {"PATH": DEFAULT_PATH, "A": "caller", "B": "image"}
 
 
+def tag(digest: str) -> LayerTag:
+    """A layer that brings nothing but its files."""
+    return LayerTag(f"toolkit/{digest}:1", digest, 1, 0.0)
+
+
 def test_layers_go_image_workspace_toolkits_once_each() -> None:
     """A layer that appears twice stays at its upper place."""
-    made = environment_of(CreateRequest(image="i", key="k"), image(), "w", ("t", "l1"))
+    made = environment_of(CreateRequest(image="i", key="k"), image(), tag("w"), [tag("t"), tag("l1")])
     assert made.layers == ["l2", "w", "t", "l1"]
 
 

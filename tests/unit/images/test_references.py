@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsec.errors import InvalidArgument
-from dsec.images.references import is_layer_reference, parse_image, parse_layer, parse_source
+from dsec.images.references import is_layer_reference, parse_image, parse_layer, parse_layer_choice, parse_source
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
@@ -108,7 +108,7 @@ def test_normalising_twice_changes_nothing(host: str, parts: list[str], label: s
 @given(st.text(max_size=40))
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     """No text raises anything but InvalidArgument."""
-    for parse in (parse_image, parse_layer, parse_source):
+    for parse in (parse_image, parse_layer, parse_layer_choice, parse_source):
         try:
             parse(text)
         except InvalidArgument as error:
@@ -116,14 +116,30 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 
 
 def test_layer_references() -> None:
-    """Layers have two name spaces, and always a version."""
+    """Layers have three name spaces, one of them only where a layer is asked for, and always a version."""
     assert str(parse_layer("workspace/sqlparse-0.5:v1")) == "workspace/sqlparse-0.5:v1"
     assert parse_layer("toolkit/pytest:8").kind == "toolkit"
     assert is_layer_reference("toolkit/pytest:8")
     assert not is_layer_reference("python")
-    for text in ("workspace/x", "base/x:1", "workspace/X:1", "workspace/a/b:1", "workspace/x:", "toolkit/../x:1"):
+    assert parse_layer("base/debian:12").kind == "base"
+    assert not is_layer_reference("base/debian:12")
+    for text in ("workspace/x", "images/x:1", "workspace/X:1", "workspace/a/b:1", "workspace/x:", "toolkit/../x:1"):
         with pytest.raises(InvalidArgument):
             parse_layer(text)
+
+
+def test_layer_choices() -> None:
+    """A tag, a digest, or a tag pinned by a digest; and nothing else."""
+    digest = "a1" * 32
+    assert parse_layer_choice("toolkit/x:1").digest is None
+    pinned = parse_layer_choice(f"toolkit/x:1@sha256:{digest}")
+    assert (str(pinned.reference), pinned.digest) == ("toolkit/x:1", digest)
+    bare = parse_layer_choice(f"@sha256:{digest}")
+    assert (bare.reference, bare.digest, str(bare)) == (None, digest, f"@sha256:{digest}")
+    for text in ("", "@", "@sha256:", f"sha256:{digest}", f"@{digest}", f"python@sha256:{digest}", "toolkit/x:1@"):
+        with pytest.raises(InvalidArgument) as caught:
+            parse_layer_choice(text)
+        assert caught.value.remedy
 
 
 def test_sources() -> None:

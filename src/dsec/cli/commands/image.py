@@ -15,8 +15,8 @@ from dsec.cli.values import age, size
 
 if TYPE_CHECKING:
     from dsec.api.types import ImageInfo
-    from dsec.client.artefacts import OnProgress
     from dsec.client.client import DSecClient
+    from dsec.client.progressing import OnProgress
 
 __all__ = ["add"]
 

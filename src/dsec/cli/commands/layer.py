@@ -1,4 +1,4 @@
-"""``dsec layer …``: workspaces and toolkits."""
+"""``dsec layer …``: workspaces and toolkits, here and in stores."""
 
 from __future__ import annotations
 
@@ -9,26 +9,51 @@ import typer
 
 from dsec.cli.printing import print_json, print_table, say
 from dsec.cli.session import Json, command, with_client
-from dsec.cli.values import size
+from dsec.cli.values import pairs, size
+from dsec.errors import ImageCorrupt
 
 if TYPE_CHECKING:
-    from dsec.api.types import LayerInfo
+    from dsec.api.types import (
+        LayerCollected,
+        LayerDetail,
+        LayerInfo,
+        LayerPushed,
+        LayerVerified,
+        StoredTag,
+        StoreInfo,
+    )
     from dsec.client.client import DSecClient
 
 __all__ = ["add"]
 
+Reference = Annotated[str, typer.Argument(metavar="REF", help="KIND/NAME:VERSION, @sha256:DIGEST, or both.")]
+Store = Annotated[str | None, typer.Option("--store", metavar="NAME", help="Of the node's settings; its default.")]
+OtherStore = Annotated[str | None, typer.Option("--store", metavar="NAME", help="A store instead of this node.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing of progress.")]
+Move = Annotated[bool, typer.Option("--move", help="Also when the tag means another layer there.")]
+
 
 def build(
     directory: Annotated[Path, typer.Argument(metavar="DIR", exists=True, file_okay=False)],
-    reference: Annotated[str, typer.Argument(metavar="REF", help="workspace/NAME:VERSION or toolkit/NAME:VERSION.")],
+    reference: Annotated[str, typer.Argument(metavar="REF", help="workspace/NAME:VERSION, toolkit/…, base/…")],
     at: Annotated[str, typer.Option(help="Where in the sandbox it is laid.")] = "/",
     owner: Annotated[str, typer.Option(metavar="UID:GID", help="Whose the files are.")] = "0:0",
+    env: Annotated[list[str] | None, typer.Option("--env", metavar="K=V", help="What it sets in sandboxes.")] = None,
+    path_prepend: Annotated[
+        list[str] | None, typer.Option("--path-prepend", metavar="DIR", help="Comes first in their PATH.")
+    ] = None,
+    path_append: Annotated[
+        list[str] | None, typer.Option("--path-append", metavar="DIR", help="Comes last in their PATH.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a layer of a directory; modes and times are kept."""
 
     async def body(client: DSecClient) -> LayerInfo:
-        return await client.layers.build(directory, reference, at=at, owner=owner)
+        return await client.layers.build(
+            directory, reference, at=at, owner=owner, env=pairs(env or [], what="--env"),
+            path_prepend=path_prepend or [], path_append=path_append or [],
+        )  # fmt: skip
 
     made = with_client(body)
     if json:
@@ -38,8 +63,11 @@ def build(
         say(f"{reference}: {size(made.size_bytes)}")
 
 
-def list_layers(json: Json = False) -> None:
-    """List the layers that users built."""
+def list_layers(store: OtherStore = None, json: Json = False) -> None:
+    """List the layers that have a tag, here or in a store."""
+    if store is not None:
+        _list_stored(store, json)
+        return
 
     async def body(client: DSecClient) -> list[LayerInfo]:
         return list(await client.layers.list())
@@ -53,15 +81,134 @@ def list_layers(json: Json = False) -> None:
     )
 
 
-def remove(
-    references: Annotated[list[str], typer.Argument(metavar="REF…", help="workspace/NAME:VERSION, toolkit/…")],
+def _list_stored(store: str, json: bool) -> None:
+    async def body(client: DSecClient) -> list[StoredTag]:
+        return list(await client.layers.stored(store))
+
+    found = with_client(body)
+    if json:
+        print_json(found)
+        return
+    print_table(("LAYER", "DIGEST", "BY"), [(one.reference, one.digest[:12], one.by) for one in found])
+
+
+def list_stores(json: Json = False) -> None:
+    """List the stores of the node's settings."""
+
+    async def body(client: DSecClient) -> list[StoreInfo]:
+        return list(await client.layers.stores())
+
+    found = with_client(body)
+    if json:
+        print_json(found)
+        return
+    print_table(("STORE", "URL", "DEFAULT"), [(one.name, one.url, "yes" if one.default else "") for one in found])
+
+
+def show(reference: Reference, json: Json = False) -> None:
+    """Show a layer: its sizes, its tags, what it sets, and what needs it."""
+
+    async def body(client: DSecClient) -> LayerDetail:
+        return await client.layers.get(reference)
+
+    found = with_client(body)
+    if json:
+        print_json(found)
+        return
+    brings = [f"{name}={value}" for name, value in found.environment.env.items()]
+    brings += [f"PATH={each}:…" for each in found.environment.path_prepend]
+    brings += [f"PATH=…:{each}" for each in found.environment.path_append]
+    rows = [
+        ("digest", found.digest),
+        ("size", f"{size(found.size_bytes)}, of its data here {size(found.local_bytes)} of {size(found.data_bytes)}"),
+        ("tags", " ".join(found.references)),
+        ("brings", " ".join(brings)),
+        ("images", " ".join(found.images)),
+        ("sandboxes", " ".join(found.sandboxes)),
+    ]
+    for name, value in rows:
+        print(f"{name + ':':11}{value or '-'}")
+
+
+def push(
+    reference: Annotated[str, typer.Argument(metavar="REF", help="KIND/NAME:VERSION of a layer of this node.")],
+    store: Store = None,
+    move: Move = False,
+    mend: Annotated[bool, typer.Option("--mend", help="Write anew what the store holds of a damaged layer.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Remove layers; sandboxes that use them keep them until they end."""
+    """Publish a layer in a store; only what the store has not yet is sent."""
+
+    async def body(client: DSecClient) -> LayerPushed:
+        from dsec.cli.progress import ProgressLines
+
+        with ProgressLines(f"pushing {reference}", quiet=quiet or json) as progress:
+            return await client.layers.push(reference, store=store, move=move, mend=mend, on_progress=progress.show)
+
+    done = with_client(body)
+    if json:
+        print_json(done)
+        return
+    print(done.digest)
+    say(f"{done.reference} in {done.store}: {size(done.stored_bytes)} for {size(done.size_bytes)}, "
+        f"of it {size(done.sent_bytes)} sent now")  # fmt: skip
+
+
+def pull(
+    reference: Reference, store: Store = None, move: Move = False, quiet: Quiet = False, json: Json = False
+) -> None:
+    """Bring a layer whole from a store onto this node, every chunk checked."""
+
+    async def body(client: DSecClient) -> LayerInfo:
+        from dsec.cli.progress import ProgressLines
+
+        with ProgressLines(f"pulling {reference}", quiet=quiet or json) as progress:
+            return await client.layers.pull(reference, store=store, move=move, on_progress=progress.show)
+
+    done = with_client(body)
+    if json:
+        print_json(done)
+    else:
+        print(done.digest)
+        say(f"{done.reference}: {size(done.size_bytes)}")
+
+
+def verify(
+    reference: Reference,
+    store: OtherStore = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Read the data in the store too.")] = False,
+    json: Json = False,
+) -> None:
+    """Hold a layer against its digest, here or in a store; fails when something is wrong."""
+
+    async def body(client: DSecClient) -> LayerVerified:
+        return await client.layers.verify(reference, store=store, deep=deep)
+
+    found = with_client(body)
+    if json:
+        print_json(found)
+    if found.faults:
+        raise ImageCorrupt(
+            f"layer {found.digest}: " + "; ".join(found.faults[:5]),
+            remedy="Pull it again"
+            if store is None
+            else f"Mend it from a node that has it: dsec layer push {reference} --mend",
+        )
+    if not json:
+        print(found.digest)
+
+
+def remove(
+    references: Annotated[list[str], typer.Argument(metavar="REF…", help="Tags, or @sha256:DIGEST.")],
+    store: OtherStore = None,
+    json: Json = False,
+) -> None:
+    """Remove layers, here or in a store; sandboxes that use them keep them until they end."""
 
     async def body(client: DSecClient) -> None:
         for reference in references:
-            await client.layers.remove(reference)
+            await client.layers.remove(reference, store=store)
             if not json:
                 print(reference)
 
@@ -70,10 +217,40 @@ def remove(
         print_json({"removed": references})
 
 
+def collect(
+    store: OtherStore = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove layers that nothing needs: at once on this node; in a store a day after a run that found them so."""
+
+    async def body(client: DSecClient) -> LayerCollected:
+        return await client.layers.gc(store=store, dry_run=dry_run)
+
+    done = with_client(body)
+    if json:
+        print_json(done)
+        return
+    for digest in done.removed_layers:
+        print(digest)
+    verb = "would remove" if dry_run else "removed"
+    say(f"{verb} {len(done.removed_layers)} layers, {size(done.removed_bytes)}")
+    if store is not None:
+        say(f"for a run in a day: {len(done.doomed_layers)} layers, {size(done.doomed_bytes)}")
+    for digest in done.damaged_layers:
+        say(f"layer {digest} is damaged in {store}: dsec layer push --mend, from a node that has it")
+
+
 def add(app: typer.Typer) -> None:
     """Register the commands."""
-    layers = typer.Typer(name="layer", help="Workspaces and toolkits.", no_args_is_help=True)
+    layers = typer.Typer(name="layer", help="Workspaces and toolkits, here and in stores.", no_args_is_help=True)
     command(layers, "build")(build)
     command(layers, "ls")(list_layers)
+    command(layers, "show")(show)
+    command(layers, "push")(push)
+    command(layers, "pull")(pull)
+    command(layers, "verify")(verify)
     command(layers, "rm")(remove)
+    command(layers, "gc")(collect)
+    command(layers, "stores")(list_stores)
     app.add_typer(layers)

@@ -1,0 +1,185 @@
+"""Routes of layers and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dsec.api import types
+from dsec.edge.core import Core
+from dsec.edge.node_stores import NodeStores, OnStoreBytes
+from dsec.edge.progressing import Tell, progressing
+from dsec.edge.router import Route
+from dsec.edge.web import answered, body_as, json_answer, query_of
+from dsec.edge.wire_layers import layer_info, parse_environment, wire_environment
+from dsec.errors import DSecError, InvalidArgument
+
+__all__ = ["evict", "layer_routes"]
+
+_log = structlog.get_logger("dsec.edge.layers")
+
+
+class _Layers:
+    """The answers."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._images = core.images
+        self._stores = NodeStores(core.config, core.images, clock=core.clock)
+
+    async def list(self, _: Request) -> Response:
+        return json_answer({"layers": [layer_info(each) for each in self._images.list_layers()]})
+
+    async def build(self, request: Request) -> Response:
+        query = query_of(request, "reference", "at", "owner", "environment")
+        if "reference" not in query:
+            raise InvalidArgument("reference is missing")
+        layer = await self._images.build_layer(
+            query["reference"][0],
+            request.stream(),
+            at=query.get("at", ["/"])[0],
+            owner=_owner(query.get("owner", ["0:0"])[0]),
+            environment=parse_environment(query.get("environment", ["{}"])[0]),
+        )
+        return json_answer(layer_info(layer))
+
+    async def show(self, request: Request) -> Response:
+        found = self._images.layers.find(request.path_params["reference"])
+        manifest = self._images.layers.manifest(found.digest)
+        data = (self._images.layers.path(found.digest) / "data").stat()
+        return json_answer(
+            types.LayerDetail(
+                digest=found.digest,
+                size_bytes=manifest.size,
+                metadata_bytes=manifest.metadata.size,
+                data_bytes=manifest.data.size,
+                local_bytes=min(data.st_blocks * 512, manifest.data.size),
+                references=[each.tag for each in self._images.layers.tags_of(found.digest)],
+                images=self._images.layers.images_with(found.digest),
+                sandboxes=self._core.users_of(found.digest),
+                environment=wire_environment(found.environment),
+            )
+        )
+
+    async def remove(self, request: Request) -> Response:
+        reference, query = request.path_params["reference"], query_of(request, "store")
+        if "store" in query:
+            await self._stores.drop(reference, query["store"][0])
+            return json_answer({})
+        digest = self._images.resolve_layer(reference)
+        await self._images.remove_layer(reference)
+        await evict(self._core, [digest])
+        return json_answer({})
+
+    async def push(self, request: Request) -> Response:
+        asked = await body_as(request, types.LayerPushRequest)
+
+        async def work(tell: Tell) -> dict[str, Any]:
+            progress = _moments(tell, "push", asked.reference)
+            done = await self._stores.push(asked.reference, asked.store, progress, move=asked.move, mend=asked.mend)
+            return {"pushed": done}
+
+        return progressing(work)
+
+    async def pull(self, request: Request) -> Response:
+        asked = await body_as(request, types.LayerPullRequest)
+
+        async def work(tell: Tell) -> dict[str, Any]:
+            progress = _moments(tell, "pull", asked.reference)
+            return {
+                "layer": layer_info(await self._stores.pull(asked.reference, asked.store, progress, move=asked.move))
+            }
+
+        return progressing(work)
+
+    async def verify(self, request: Request) -> Response:
+        asked = await body_as(request, types.LayerVerifyRequest)
+
+        async def work(tell: Tell) -> dict[str, Any]:
+            if asked.store is None:
+                digest = self._images.layers.find(asked.reference).digest
+                faults = await self._images.layers.faults(digest)
+            else:
+                progress = _moments(tell, "verify", asked.reference)
+                digest, faults = await self._stores.verify(asked.reference, asked.store, progress, deep=asked.deep)
+            return {"verified": types.LayerVerified(digest=digest, faults=faults)}
+
+        return progressing(work)
+
+    async def collect(self, request: Request) -> Response:
+        asked = await body_as(request, types.LayerCollectRequest)
+        if asked.store is None:
+            return json_answer(await self._collect_here(dry_run=asked.dry_run))
+        done = await self._stores.collect(asked.store, dry_run=asked.dry_run)
+        return json_answer(
+            types.LayerCollected(
+                removed_layers=done.removed_layers,
+                removed_blobs=len(done.removed_blobs),
+                removed_bytes=done.removed_bytes,
+                doomed_layers=done.doomed_layers,
+                doomed_blobs=len(done.doomed_blobs),
+                doomed_bytes=done.doomed_bytes,
+                damaged_layers=done.damaged_layers,
+            )
+        )
+
+    async def _collect_here(self, *, dry_run: bool) -> types.LayerCollected:
+        sizes = {digest: self._images.layers.size(digest) for digest in self._images.garbage()}
+        gone = list(sizes) if dry_run else await self._images.prune()
+        if not dry_run:
+            await evict(self._core, gone)
+        return types.LayerCollected(
+            removed_layers=list(gone), removed_bytes=sum(sizes.get(digest, 0) for digest in gone)
+        )
+
+    async def stores(self, _: Request) -> Response:
+        return json_answer({"stores": self._stores.infos()})
+
+    async def stored(self, request: Request) -> Response:
+        return json_answer({"layers": await self._stores.tags(request.path_params["name"])})
+
+
+async def evict(core: Core, layers: Sequence[str]) -> None:
+    """Let the runtime unmount those of the layers that no sandbox uses."""
+    unused = [each for each in layers if not core.uses_layer(each)]
+    try:
+        await core.backend.call("layer.evict", {"digests": unused})
+    except DSecError as error:
+        # A mounted layer without files costs space until the next eviction, nothing else.
+        _log.warning("layers stay mounted", digests=unused, error=error.message)
+
+
+def _moments(tell: Tell, phase: str, reference: str) -> OnStoreBytes:
+    def progress(done: int, total: int) -> None:
+        tell(types.ImageProgress(phase=phase, done=done, total=total, detail=reference))
+
+    return progress
+
+
+def _owner(text: str) -> tuple[int, int]:
+    uid, separator, gid = text.partition(":")
+    try:
+        return int(uid), int(gid if separator else uid)
+    except ValueError:
+        raise InvalidArgument(f"owner is UID:GID, not {text[:40]!r}") from None
+
+
+def layer_routes(core: Core) -> list[Route]:
+    """All of them; the fixed paths come before the references."""
+    own = _Layers(core)
+    return [
+        Route("GET", "/v1/layers", answered(own.list)),
+        Route("POST", "/v1/layers", answered(own.build)),
+        Route("POST", "/v1/layers/push", answered(own.push)),
+        Route("POST", "/v1/layers/pull", answered(own.pull)),
+        Route("POST", "/v1/layers/verify", answered(own.verify)),
+        Route("POST", "/v1/layers/gc", answered(own.collect)),
+        Route("GET", "/v1/layers/{reference:path}", answered(own.show)),
+        Route("DELETE", "/v1/layers/{reference:path}", answered(own.remove)),
+        Route("GET", "/v1/stores", answered(own.stores)),
+        Route("GET", "/v1/stores/{name}/layers", answered(own.stored)),
+    ]

@@ -1,0 +1,153 @@
+"""The layers of a node as its stores deal with them: found by tag or digest, shown, received whole from elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from dsec.errors import Conflict, ImageCorrupt, InvalidArgument, NotFound
+from dsec.images.catalogue import Catalogue, LayerEnvironment, LayerTag
+from dsec.images.holds import Holds
+from dsec.images.references import LayerChoice, LayerKind, parse_layer_choice
+from dsec.images.store import LayerManifest, LayerStore, describe, digest_of
+from dsec.images.threads import in_thread
+
+__all__ = ["NodeLayers"]
+
+_RECEIVING = ".pull-"
+_ABANDONED_S = 86_400.0
+
+
+class NodeLayers:
+    """What the node's images and layers lie in, seen from the side of the layers. Used on one event loop."""
+
+    def __init__(self, layers_dir: Path, store: LayerStore, catalogue: Catalogue, holds: Holds) -> None:
+        self._dir = layers_dir
+        self._store = store
+        self._catalogue = catalogue
+        self._holds = holds
+
+    def find(self, reference: str, kind: LayerKind | None = None) -> LayerTag:
+        """A layer by tag, by ``@sha256:DIGEST``, or by both; a tag must be of the ``kind``.
+
+        Raises InvalidArgument, NotFound, and Conflict for a tag that means another digest than the one beside it. A
+        digest alone brings no environment variables: they belong to tags.
+        """
+        choice = parse_layer_choice(reference)
+        own = choice.reference
+        if own is None:
+            return self._by_digest(choice)
+        if kind not in (None, own.kind):
+            raise InvalidArgument(
+                f"{reference} is a {own.kind}, not a {kind}",
+                argument=kind,
+                remedy=f"Build it as {kind}/{own.name}:{own.version}",
+            )
+        found = self._catalogue.tag(str(own))
+        if choice.digest not in (None, found.digest):
+            raise Conflict(
+                f"on this node {own} is @sha256:{found.digest}",
+                remedy=f"Pull the other one: dsec layer pull {choice}",
+            )
+        return found
+
+    def _by_digest(self, choice: LayerChoice) -> LayerTag:
+        digest = choice.digest or ""
+        size = self._catalogue.layer_size(digest)
+        if size is None or not self._store.has(digest):
+            raise NotFound(f"this node has no layer {choice}", remedy=f"Pull it: dsec layer pull {choice}")
+        return LayerTag(str(choice), digest, size, 0.0)
+
+    def tags_of(self, digest: str) -> list[LayerTag]:
+        """The tags that mean a layer."""
+        return self._catalogue.tags_of(digest)
+
+    def images_with(self, digest: str) -> list[str]:
+        """The images that a layer is part of."""
+        return self._catalogue.images_with(digest)
+
+    def size(self, digest: str) -> int:
+        """Bytes of a layer; 0 if it is not here."""
+        return self._catalogue.layer_size(digest) or 0
+
+    def manifest(self, digest: str) -> LayerManifest:
+        """What ``layer.json`` says; raises NotFound or ImageCorrupt."""
+        return self._store.manifest(digest)
+
+    def path(self, digest: str) -> Path:
+        """Where a layer's files are; raises NotFound."""
+        return self._store.path(digest)
+
+    def has(self, digest: str) -> bool:
+        """Whether the layer is here."""
+        return self._catalogue.layer_size(digest) is not None and self._store.has(digest)
+
+    async def faults(self, digest: str) -> list[str]:
+        """What is wrong with this node's copy of a layer, in words; empty when nothing is. Reads all of it."""
+        try:
+            manifest = self._store.manifest(digest)
+        except ImageCorrupt as error:
+            return [error.message]
+        with self._holds.session() as hold:
+            hold(digest)
+            found = await in_thread(lambda _: describe(self._store.path(digest)))
+        return [
+            f"{name} is not what its digest says"
+            for name in ("metadata", "data", "chunks_sha256")
+            if getattr(found, name) != getattr(manifest, name)
+        ]
+
+    # Layers that come from elsewhere
+
+    @contextlib.contextmanager
+    def receiving(self, digest: str) -> Iterator[Path]:
+        """A directory of the layers' file system to fetch a layer into.
+
+        What is in it stays when the block fails, for whoever goes on, even after a restart. One at a time for each
+        layer is the caller's business.
+        """
+        path = self._dir / (_RECEIVING + digest)
+        path.mkdir(mode=0o700, exist_ok=True)
+        yield path
+        shutil.rmtree(path, ignore_errors=True)
+
+    async def adopt(
+        self, received: Path, manifest: LayerManifest, tag: str, environment: LayerEnvironment
+    ) -> LayerTag:
+        """Check a fetched layer as a whole, put it in place, let the tag mean it; raises ImageCorrupt."""
+        digest = digest_of(manifest)
+        with self._holds.session() as hold:
+            hold(digest)
+            await in_thread(lambda _: self._put(received, manifest))
+            self._catalogue.put_layer(digest, manifest.size)
+            return self._catalogue.put_tag(tag, digest, environment)
+
+    def _put(self, received: Path, manifest: LayerManifest) -> None:
+        if describe(received) != manifest:
+            raise ImageCorrupt(
+                f"layer {digest_of(manifest)} is not what its manifest says", remedy="Build it again and push that"
+            )
+        self._store.publish(received, manifest)
+
+    def retag(self, tag: str, digest: str, environment: LayerEnvironment) -> LayerTag:
+        """Let a tag mean a layer that is here."""
+        return self._catalogue.put_tag(tag, digest, environment)
+
+    def meaning(self, tag: str) -> LayerTag | None:
+        """What a tag means on this node; None when nothing."""
+        try:
+            return self._catalogue.tag(tag)
+        except NotFound:
+            return None
+
+    def abandoned(self, *, now: float | None = None) -> list[Path]:
+        """What fetches left that nobody went on with for a day."""
+        oldest = (time.time() if now is None else now) - _ABANDONED_S
+        return [
+            path
+            for path in self._dir.glob(_RECEIVING + "*")
+            if path.stat().st_mtime < oldest and path.name.removeprefix(_RECEIVING) not in self._holds
+        ]

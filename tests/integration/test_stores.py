@@ -1,0 +1,162 @@
+"""Layers between nodes: one pushes, the other pulls and runs, over a bucket and over a directory."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+import dsec
+from dsec.testing.node import RunningNode, private_node
+from dsec.testing.seaweed import Seaweed, mounted, seaweed
+
+pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(180)]
+IMAGE = "dsec/debian:12"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Seaweed]:
+    """SeaweedFS, for the module."""
+    with seaweed() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def settings(server: Seaweed) -> Iterator[str]:
+    """A node's stores: a bucket, the same server's FUSE mount, and a bucket that may not be written."""
+    with mounted(server) as point, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment().items():
+            patch.setenv(name, value)
+        (point / "dfs").mkdir()
+        yield f"""
+[stores.bucket]
+url = "s3://{server.bucket}/layers-of-nodes"
+endpoint = "{server.s3}"
+default = true
+[stores.dfs]
+url = "file://{point}/dfs"
+[stores.gone]
+url = "file://{point}/not-mounted"
+"""
+
+
+@pytest.fixture(scope="module")
+def nodes(settings: str, store: Path) -> Iterator[tuple[RunningNode, RunningNode]]:
+    """Two nodes with the same stores."""
+    with private_node(store, settings=settings) as one, private_node(store, settings=settings) as two:
+        yield one, two
+
+
+@pytest.fixture
+async def clients(nodes: tuple[RunningNode, RunningNode]) -> AsyncIterator[tuple[dsec.DSecClient, dsec.DSecClient]]:
+    """A client of each."""
+    one, two = nodes
+    async with dsec.DSecClient(one.url, one.token) as first, dsec.DSecClient(two.url, two.token) as second:
+        yield first, second
+
+
+def _tree(folder: Path, text: str) -> Path:
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "greet").write_text(f"#!/bin/sh\necho {text}\n")
+    (folder / "bin" / "greet").chmod(0o755)
+    (folder / "random").write_bytes(secrets.token_bytes(600_000))
+    (folder / "zeros").write_bytes(bytes(1 << 20))
+    os.link(folder / "random", folder / "linked")
+    return folder
+
+
+@pytest.mark.parametrize("where", ["bucket", "dfs"])
+async def test_pushed_here_pulled_and_run_there(
+    clients: tuple[dsec.DSecClient, dsec.DSecClient], tmp_path: Path, where: str
+) -> None:
+    """The other node has the same digest; its sandbox runs what the toolkit brings, and says what it is made of."""
+    one, two = clients
+    tag = f"toolkit/greet-{where}:1"
+    built = await one.layers.build(
+        _tree(tmp_path / "t", f"hello {where}"), tag, at="/opt/greet", env={"GREETING": "yes"},
+        path_prepend=["/opt/greet/bin"],
+    )  # fmt: skip
+    steps: list[int] = []
+    pushed = await one.layers.push(tag, store=where, on_progress=lambda step: steps.append(step.done))
+    assert pushed.digest == built.digest
+    assert 600_000 < pushed.sent_bytes < 900_000
+    assert (await one.layers.push(tag, store=where)).sent_bytes == 0
+    assert (await one.layers.verify(tag, store=where, deep=True)).faults == []
+    assert [each.reference for each in await two.layers.stored(where)] == [tag]
+    pulled = await two.layers.pull(tag, store=where)
+    assert (pulled.digest, pulled.environment.env) == (built.digest, {"GREETING": "yes"})
+    assert (await two.layers.verify(tag)).faults == []
+    async with two.sandbox(IMAGE, toolkits=(tag,)) as sandbox:
+        result = await sandbox.run_shell("greet && echo $GREETING && cmp /opt/greet/random /opt/greet/linked")
+        assert result.stdout == f"hello {where}\nyes\n", result.stderr
+        info = await sandbox.info()
+        assert [(each.reference, each.digest) for each in info.composed] == [(tag, built.digest)]
+        assert sandbox.id in (await two.layers.get(tag)).sandboxes
+    pinned = f"{tag}@sha256:{built.digest}"
+    async with two.sandbox(IMAGE, toolkits=(pinned,)) as sandbox:
+        assert (await sandbox.exec("greet")).stdout == f"hello {where}\n"
+    with pytest.raises(dsec.Conflict):
+        await two.layers.get(f"{tag}@sha256:{'0' * 64}")
+
+
+async def test_a_layer_by_its_digest(clients: tuple[dsec.DSecClient, dsec.DSecClient], tmp_path: Path) -> None:
+    """Pulled and used by digest alone; it stays through a clean-up until it is removed."""
+    one, two = clients
+    built = await one.layers.build(_tree(tmp_path / "t", "digest"), "workspace/digest:1", at="/w")
+    await one.layers.push("workspace/digest:1")
+    by_digest = f"@sha256:{built.digest}"
+    assert (await two.layers.pull(by_digest)).reference == by_digest
+    assert built.digest not in (await two.layers.gc()).removed_layers
+    async with two.sandbox(IMAGE, workspace=by_digest) as sandbox:
+        assert (await sandbox.exec("/w/bin/greet")).stdout == "digest\n"
+    await two.layers.remove(by_digest)
+    with pytest.raises(dsec.NotFound):
+        await two.layers.get(by_digest)
+
+
+async def test_a_tag_that_another_node_published(
+    clients: tuple[dsec.DSecClient, dsec.DSecClient], tmp_path: Path
+) -> None:
+    """The second node's other layer is a Conflict that names the first, until it is told to move the tag."""
+    one, two = clients
+    first = await one.layers.build(_tree(tmp_path / "a", "one"), "toolkit/same:1")
+    second = await two.layers.build(_tree(tmp_path / "b", "two"), "toolkit/same:1")
+    assert first.digest != second.digest
+    await one.layers.push("toolkit/same:1")
+    with pytest.raises(dsec.Conflict) as caught:
+        await two.layers.push("toolkit/same:1")
+    assert caught.value.details["digest"] == first.digest
+    with pytest.raises(dsec.Conflict):
+        await two.layers.pull("toolkit/same:1")
+    await two.layers.push("toolkit/same:1", move=True)
+    assert (await one.layers.pull("toolkit/same:1", move=True)).digest == second.digest
+
+
+async def test_stores_that_are_not_there(clients: tuple[dsec.DSecClient, dsec.DSecClient], tmp_path: Path) -> None:
+    """An unknown name is NotFound, a directory that is not mounted StoreUnreachable, an unknown tag NotFound."""
+    one, _ = clients
+    await one.layers.build(_tree(tmp_path / "t", "x"), "toolkit/lost:1")
+    with pytest.raises(dsec.NotFound, match="no store"):
+        await one.layers.push("toolkit/lost:1", store="unknown")
+    with pytest.raises(dsec.StoreUnreachable):
+        await one.layers.push("toolkit/lost:1", store="gone")
+    with pytest.raises(dsec.NotFound) as caught:
+        await one.layers.pull("toolkit/never-pushed:1")
+    assert "dsec layer push" in (caught.value.remedy or "")
+    assert [each.name for each in await one.layers.stores()] == ["bucket", "dfs", "gone"]
+
+
+async def test_a_cleanup_here_and_there(clients: tuple[dsec.DSecClient, dsec.DSecClient], tmp_path: Path) -> None:
+    """A removed tag's layer leaves the node at once; the store says what goes in a day, and keeps the rest."""
+    one, _ = clients
+    built = await one.layers.build(_tree(tmp_path / "t", "gone"), "workspace/cleaned:1")
+    await one.layers.push("workspace/cleaned:1", store="dfs")
+    await one.layers.remove("workspace/cleaned:1")
+    assert (await one.layers.gc(dry_run=True)).removed_layers == []
+    await one.layers.remove("workspace/cleaned:1", store="dfs")
+    report = await one.layers.gc(store="dfs")
+    assert built.digest in report.doomed_layers
+    assert report.removed_layers == []
