@@ -19,10 +19,13 @@ from dsec.testing.node import RunningNode, private_node, wait_until
 
 from . import fault_operations
 from .fault_operations import IMAGE, OPERATIONS
+from .fault_roads import ROADS
 
 pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(120)]
 
-NAMES = fault_names(Path(__file__).parents[2])
+NAMES = [name for name in fault_names(Path(__file__).parents[2]) if name.startswith(("edge.", "runtime."))]
+"""The keeper's are walked by test_faults_keeper.py, the proxy's by test_faults_proxy.py."""
+PARTS = ("edge", "keeper", "proxy", "runtime")
 BYSTANDER = "i=0; until [ -e /tmp/over ]; do echo line-$i; i=$((i+1)); sleep 0.01; done; exit 7"
 
 
@@ -79,8 +82,8 @@ async def bystander(client: dsec.DSecClient) -> AsyncIterator[dsec.Sandbox]:
 def test_every_point_has_an_operation() -> None:
     """A new fault point is walked without being listed anywhere, or this fails."""
     assert len(NAMES) > 40
-    assert {name.split(".")[0] for name in NAMES} == {"edge", "runtime"}
-    assert {name.split(".")[1] for name in NAMES} <= set(OPERATIONS)
+    assert {name.split(".")[0] for name in fault_names(Path(__file__).parents[2])} == set(PARTS)
+    assert {name.split(".")[1] for name in NAMES} <= set(OPERATIONS | ROADS)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -89,7 +92,7 @@ async def test_a_part_dies_at(own_node: RunningNode, name: str) -> None:
     faults = Faults(own_node)
     async with own_node.client() as client, bystander(client) as sandbox:
         with faults.armed(name, "kill"):
-            await OPERATIONS[name.split(".")[1]](client, sandbox.id, name)
+            await (OPERATIONS | ROADS)[name.split(".")[1]](client, sandbox.id, name)
             await asyncio.to_thread(faults.wait_passed, name)
 
 

@@ -1,4 +1,4 @@
-"""Keeper, a sandbox's init, or one program dies at a step: what cannot be known is never a success."""
+"""A sandbox's init, or one program dies at a step: what cannot be known is never a success."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 import dsec
-from dsec.api.ids import exec_id
-from dsec.node.up import UpOptions, up
 from dsec.testing.faults import SETTINGS, Faults
 from dsec.testing.node import RunningNode, private_node, wait_until
 
@@ -21,16 +19,6 @@ from .fault_operations import IMAGE, OPERATIONS
 
 pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(120)]
 
-KEEPER_STEPS = (
-    "runtime.create.root",
-    "runtime.create.spawned",
-    "runtime.exec.leaf",
-    "runtime.exec.spawned",
-    "runtime.exec.measured",
-    "runtime.stdin.stored",
-    "runtime.write.received",
-    "runtime.stop.emptied",
-)
 INIT_STEPS = ("runtime.exec.leaf", "runtime.exec.spawned", "runtime.exec.drained", "runtime.stdin.stored")
 
 
@@ -52,42 +40,11 @@ def _inits(node: RunningNode) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("name", KEEPER_STEPS)
-async def test_the_keeper_dies_at(own_node: RunningNode, name: str) -> None:
-    """Sandboxes are lost, execs have an unknown outcome, and the next ``dsec up`` sweeps what is left of them."""
-    faults = Faults(own_node)
-    runtime = own_node.services()["runtime"].pid
-    async with running(own_node).client() as client:
-        sandbox = await client.sandbox(IMAGE)
-        with faults.armed(name, "stop"):
-            step = asyncio.ensure_future(OPERATIONS[name.split(".")[1]](client, sandbox.id, name))
-            await asyncio.to_thread(faults.wait_passed, name)
-            await asyncio.to_thread(own_node.kill, "keeper")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(runtime, signal.SIGCONT)
-            report = await asyncio.to_thread(up, UpOptions(paths=own_node.paths))
-        step.cancel()
-        await asyncio.gather(step, return_exceptions=True)
-    again = RunningNode(paths=own_node.paths, url=report.url, token=own_node.token)
-    async with again.client() as client:
-        lost = await client.attach(sandbox.id).info()
-        assert (lost.state, lost.cause) == ("lost", "keeper")
-        # One whose end was measured before the keeper died may have been told, and is true then.
-        if name.split(".")[1] in ("exec", "stdin") and name != "runtime.exec.measured":
-            program = dsec.Exec(client.attach(sandbox.id), exec_id(sandbox.id, name), None)
-            with pytest.raises((dsec.OutcomeUnknown, dsec.NotFound)):
-                await program.wait()
-        async with client.sandbox(IMAGE) as fresh:
-            assert (await fresh.exec("echo", "works")).stdout == "works\n"
-        await client.stop_all(mine=True)  # a create that was recorded is finished for whoever comes with its key
-    _check_nothing_left(again)
-
-
 @pytest.mark.parametrize("name", INIT_STEPS)
 async def test_an_init_dies_at(own_node: RunningNode, name: str) -> None:
     """The sandbox ends as ``init-died``; what ran in it is gone with it, unless its true end was seen before."""
     faults = Faults(own_node)
-    async with running(own_node).client() as client:
+    async with own_node.client() as client:
         before = _inits(own_node)
         sandbox = await client.sandbox(IMAGE)
         (init,) = _inits(own_node) - before
@@ -107,7 +64,7 @@ async def test_an_init_dies_at(own_node: RunningNode, name: str) -> None:
 
 async def test_a_program_is_killed_from_outside(own_node: RunningNode) -> None:
     """Whoever kills one program by its PID ends only that: its result says so, and its sandbox works on."""
-    async with running(own_node).client() as client, client.sandbox(IMAGE) as sandbox:
+    async with own_node.client() as client, client.sandbox(IMAGE) as sandbox:
         before = own_node.sandbox_processes()
         program = await sandbox.spawn("sleep", "1000")
         (pid,) = own_node.sandbox_processes() - before
@@ -122,9 +79,3 @@ def _check_nothing_left(node: RunningNode) -> None:
         wait_until(lambda: node.leftovers() == [], "nothing is left", timeout_s=10)
     except AssertionError:
         pytest.fail(f"left behind: {'; '.join(node.leftovers())}")
-
-
-def running(node: RunningNode) -> RunningNode:
-    """The node as it is now: after a repair it has another port."""
-    address = node.services()["apiserver"].addresses[0].removeprefix("tcp:")
-    return RunningNode(paths=node.paths, url=f"http://{address}", token=node.token)

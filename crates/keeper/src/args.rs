@@ -27,6 +27,9 @@ pub(crate) struct Table {
     pub(crate) run_dir: PathBuf,
     /// In starting order.
     pub(crate) services: Vec<Service>,
+    /// Where tests arm fault points.
+    #[serde(default)]
+    pub(crate) fault_points: Option<PathBuf>,
 }
 
 const USAGE: &str = "dsec-keeper --table FILE [--detach]";

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use dsec_fault::fault;
 use dsec_proto::keeper::{Answer, Call, Refusal, Request, VERSION};
 use dsec_session::plan::FdIndex;
 use rustix::io::Errno;
@@ -158,6 +159,7 @@ impl Keeper {
             entered: None,
         };
         self.objects.by_id.insert(object_id, object);
+        fault!("keeper.put.kept");
         Ok(Answer::Done)
     }
 
@@ -166,6 +168,7 @@ impl Keeper {
         match self.objects.get_mut(object_id) {
             Some(object) => {
                 object.tag = tag;
+                fault!("keeper.retag.kept");
                 Ok(Answer::Done)
             }
             None => Err(unknown(object_id)),
@@ -188,9 +191,11 @@ impl Keeper {
         if let Some(object_id) = object_ids.iter().find(live) {
             return Err(refusal("not_ended", format!("{object_id} lives")));
         }
+        fault!("keeper.ack.asked");
         for object_id in object_ids {
             self.objects.by_id.remove(object_id);
         }
+        fault!("keeper.ack.forgotten");
         Ok(Answer::Done)
     }
 
@@ -212,6 +217,7 @@ impl Keeper {
             }
             Some(result) => result,
         };
+        fault!("keeper.signal.sent");
         match sent {
             Ok(()) => Ok(Answer::Done),
             Err(Errno::SRCH) => Err(refusal("ended", format!("{object_id} has just ended"))),

@@ -39,6 +39,8 @@ pub(crate) struct Keeper {
     pub(crate) reexec: Option<Reexec>,
     /// Where the keeper's own program was found, for the exec in place.
     pub(crate) program: PathBuf,
+    /// Where tests arm fault points.
+    pub(crate) fault_points: Option<PathBuf>,
     buffer: Vec<u8>,
 }
 
@@ -61,6 +63,7 @@ impl Keeper {
             shutdown: None,
             reexec: None,
             program: std::env::current_exe().map_err(|_| Errno::NOENT)?,
+            fault_points: None,
             buffer: Vec::new(),
         })
     }

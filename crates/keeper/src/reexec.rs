@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use dsec_fault::fault;
 use dsec_proto::keeper::Refusal;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fs::MemfdFlags;
@@ -44,6 +45,7 @@ impl Keeper {
         let program = program.map_or_else(|| self.program.clone(), PathBuf::from);
         self.reexec = Some(Reexec { asker, program });
         self.connections.pause(true, &self.poll);
+        fault!("keeper.reexec.asked");
         Ok(())
     }
 
@@ -77,6 +79,7 @@ impl Keeper {
         if let Err(reason) = understands(&reexec.program, &number) {
             return reason;
         }
+        fault!("keeper.reexec.checked");
         let descriptors = saved.descriptors();
         keep_open(&descriptors, true);
         let reason = execute(&reexec.program, &number);
@@ -96,6 +99,7 @@ impl Keeper {
             services: self.services.slots.iter().map(save_slot).collect(),
             connections: self.connections.open.iter().map(save_connection).collect(),
             asker: (asker.connection, asker.request),
+            fault_points: self.fault_points.clone(),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use dsec_fault::fault;
 use dsec_proto::keeper::Answer;
 use dsec_session::home::Home;
 use rustix::io::FdFlags;
@@ -73,6 +74,8 @@ pub(crate) fn read_state(number: i32) -> Result<Saved, StartError> {
 /// Become the keeper that the state describes, and answer who asked for it.
 pub(crate) fn resume(number: i32) -> Result<Keeper, StartError> {
     let saved = read_state(number)?;
+    start::arm(saved.fault_points.as_deref())?;
+    fault!("keeper.reexec.executed");
     drop(Taken::sole(number));
     let run_dir = RunDir {
         path: PathBuf::from(&saved.run_dir),
@@ -101,6 +104,8 @@ pub(crate) fn resume(number: i32) -> Result<Keeper, StartError> {
         let (number, connection) = restore_connection(connection, &mut taken);
         keeper.connections.add(number, connection, &keeper.poll);
     }
+    keeper.fault_points = saved.fault_points;
+    fault!("keeper.reexec.resumed");
     keeper.connections.reply(
         asker(saved.asker),
         Ok(Answer::Done),

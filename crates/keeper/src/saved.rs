@@ -1,5 +1,7 @@
 //! The keeper's state as it crosses an exec in place: plain data, descriptors by number.
 
+use std::path::PathBuf;
+
 use dsec_proto::keeper::{Ended, Service};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +22,9 @@ pub(crate) struct Saved {
     pub(crate) connections: Vec<SavedConnection>,
     /// (connection, request) to be answered by the new program.
     pub(crate) asker: (u32, u64),
+    /// Where tests arm fault points.
+    #[serde(default)]
+    pub(crate) fault_points: Option<PathBuf>,
 }
 
 /// A child whose program runs; none is being set up at that moment.
@@ -150,6 +155,7 @@ mod tests {
                 outgoing: vec![(vec![7], vec![14])],
             }],
             asker: (2, 6),
+            fault_points: None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The service table: starting, restarting after a death, stopping.
 
+use dsec_fault::fault;
 use dsec_proto::keeper::{Ended, Service, ServiceState};
 use dsec_session::launch;
 use dsec_session::plan::Failure;
@@ -148,6 +149,7 @@ impl Keeper {
             });
         match launched {
             Ok(launched) => {
+                fault!("keeper.service.cloned");
                 slot.pid = launched.pid;
                 slot.started_ns = clock::now_ns();
                 slot.stage = Stage::Starting;
@@ -221,6 +223,7 @@ impl Keeper {
         let Some(slot) = self.services.named(name) else {
             return;
         };
+        fault!("keeper.service.ended");
         let wanted = matches!(slot.stage, Stage::Stopping { .. });
         let lived_ns = end.ended_ns.saturating_sub(slot.started_ns);
         note::event(

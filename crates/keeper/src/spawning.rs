@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
+use dsec_fault::fault;
 use dsec_proto::keeper::{Ended, Message, Refusal, MAX_TAG};
 use dsec_session::plan::{Failure, FdIndex, Plan};
 use dsec_session::{check, launch};
@@ -68,10 +69,12 @@ impl Keeper {
             descriptor(&fds, *index)?;
         }
         let entered = self.entered(&plan)?;
+        fault!("keeper.spawn.checked");
         let launched = launch::launch(&self.home, &plan, &fds, &entered).map_err(|failure| {
             let gone = self.is_gone(check::objects(&plan).next());
             failed(failure, gone)
         })?;
+        fault!("keeper.spawn.cloned");
         let pid = launched.pid;
         let started_ns = clock::now_ns();
         let fds: Vec<Rc<OwnedFd>> = fds.into_iter().map(Rc::new).collect();
@@ -96,6 +99,7 @@ impl Keeper {
         let owner = Owner::Object(spawn.object_id.clone());
         self.children.add(launched, owner, grant, &self.poll);
         self.objects.by_id.insert(spawn.object_id, object);
+        fault!("keeper.spawn.booked");
         Ok(())
     }
 
@@ -126,6 +130,7 @@ impl Keeper {
     }
 
     pub(crate) fn object_started(&mut self, object_id: &str, sent: Vec<OwnedFd>) {
+        fault!("keeper.spawn.begun");
         let Some(object) = self.objects.get_mut(object_id) else {
             return;
         };
@@ -170,6 +175,7 @@ impl Keeper {
     }
 
     pub(crate) fn object_ended(&mut self, object_id: &str, end: Ended) {
+        fault!("keeper.end.reaped");
         let Some(object) = self.objects.get_mut(object_id) else {
             return;
         };
@@ -181,6 +187,7 @@ impl Keeper {
             };
             self.connections
                 .queue(number, &message, Vec::new(), &self.poll);
+            fault!("keeper.end.told");
         }
     }
 }

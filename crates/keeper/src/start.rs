@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::args::{self, Job, Table};
 use crate::keeper::Keeper;
 use crate::listeners::Listener;
-use crate::note::StartError;
+use crate::note::{self, StartError};
 use crate::run_dir::RunDir;
 use crate::services::{Slot, Stage};
 use crate::{process, resume};
@@ -44,6 +44,16 @@ pub(crate) fn start(arguments: Vec<OsString>) -> Result<ExitCode, StartError> {
 
 fn prepare() -> Result<(), StartError> {
     process::prepare().map_err(|errno| system("prepare the process", errno))
+}
+
+/// Looks for fault points where the node's configuration says so.
+pub(crate) fn arm(directory: Option<&Path>) -> Result<(), StartError> {
+    let Some(directory) = directory else {
+        return Ok(());
+    };
+    note::event("fault_points", json!({"directory": directory}));
+    dsec_fault::turn_on(directory)
+        .map_err(|error| StartError::failed("system", "fault points", error.to_string()))
 }
 
 pub(crate) fn home_failed(failure: Failure) -> StartError {
@@ -99,10 +109,12 @@ fn await_child(pid: i32, reader: OwnedFd) -> ExitCode {
 
 fn start_here(table: Table, detached: Option<OwnedFd>) -> Result<ExitCode, StartError> {
     prepare()?;
+    arm(table.fault_points.as_deref())?;
     let run_dir = RunDir::open(&table.run_dir)?;
     let log = run_dir.log();
     let home = Home::open().map_err(home_failed)?;
     let mut keeper = Keeper::new(run_dir, home).map_err(|errno| system("start", errno))?;
+    keeper.fault_points.clone_from(&table.fault_points);
     let started = open_services(&mut keeper, table).and_then(|()| start_services(&mut keeper));
     if let Err(error) = started {
         return Err(give_up(keeper, error));

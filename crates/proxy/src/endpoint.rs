@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use dsec_fault::fault;
 use dsec_proto::error::WireError;
 use dsec_proto::net::EndpointSpec;
 use hyper::body::Incoming;
@@ -174,6 +175,7 @@ fn begin(state: &Rc<State>, endpoint: &Rc<Endpoint>, stream: TcpStream) {
     };
     endpoint.counters.connected(1);
     state.stir(&endpoint.sandbox_id);
+    fault!("proxy.endpoint.accepted");
     let open = Open {
         state: Rc::clone(state),
         endpoint: Rc::clone(endpoint),
@@ -260,6 +262,7 @@ impl Connection {
     async fn pass(&self, request: Request<Incoming>) -> Result<Response<Body>, WireError> {
         let (endpoint, state) = (&self.open.endpoint, &self.open.state);
         endpoint.counters.add(|counted| counted.requests += 1);
+        fault!("proxy.endpoint.counted");
         let spec = endpoint.spec.borrow().clone();
         let broken = |why: String| {
             WireError::new(
@@ -275,8 +278,14 @@ impl Connection {
             cut: self.cut.clone(),
             held: Rc::clone(&self.open) as Rc<dyn std::any::Any>,
         };
-        let dial = async || connect::connect(&spec).await.map_err(broken);
-        forward(&self.road, request, passage, dial, broken).await
+        let dial = async || {
+            let stream = connect::connect(&spec).await.map_err(broken);
+            fault!("proxy.endpoint.dialled");
+            stream
+        };
+        let answer = forward(&self.road, request, passage, dial, broken).await;
+        fault!("proxy.endpoint.answered");
+        answer
     }
 }
 

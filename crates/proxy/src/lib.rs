@@ -8,6 +8,7 @@
 
 pub mod answer;
 pub mod body;
+pub mod config;
 pub mod connect;
 pub mod cut;
 pub mod endpoint;

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use dsec_fault::fault;
 use dsec_proto::packet;
 use dsec_proto::proxy::{Refused, ToProxy, ToRuntime, VERSION};
 use tokio::io::unix::AsyncFd;
@@ -98,6 +99,7 @@ async fn act(
 ) -> io::Result<()> {
     match said {
         ToProxy::Hello { version } => {
+            fault!("proxy.link.greeted");
             link.tell(&ToRuntime::Hello { version: VERSION }).await?;
             if version != VERSION {
                 return Err(io::Error::other(format!("it speaks version {version}")));
@@ -113,15 +115,21 @@ async fn act(
             endpoints,
             counts,
         } => {
+            fault!("proxy.link.told");
             state.set(&sandbox_id, ports, endpoints, &counts, fds);
+            fault!("proxy.link.set");
             // What was cut has been told so; let it end before this is reported.
             tokio::task::yield_now().await;
             if let Some(known) = state.find(&sandbox_id) {
                 link.tell(&known.have()).await?;
             }
             link.tell(&ToRuntime::Applied { turn }).await?;
+            fault!("proxy.link.applied");
         }
-        ToProxy::Drop { sandbox_id } => state.forget(&sandbox_id),
+        ToProxy::Drop { sandbox_id } => {
+            state.forget(&sandbox_id);
+            fault!("proxy.link.forgot");
+        }
         ToProxy::Connected { id, refused } => {
             let waiting = link.waiting.borrow_mut().remove(&id);
             if let Some(waiting) = waiting {
@@ -155,6 +163,7 @@ pub async fn report(state: Rc<State>) {
     loop {
         state.stirred().await;
         tokio::time::sleep(TOGETHER).await;
+        fault!("proxy.link.reporting");
         let link = state.link.borrow().clone();
         // A runtime that comes later is told everything.
         for have in state.take_changed() {

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dsec_fault::fault;
 use dsec_proto::error::WireError;
 use dsec_proto::proxy::Refused;
 use hyper::body::Incoming;
@@ -31,6 +32,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 
 /// Serves one connection from the apiserver. The first request that may pass binds it to its port.
 pub fn serve(state: &Rc<State>, stream: UnixStream) {
+    fault!("proxy.port.accepted");
     let Some(counted) = Counted::new(state) else {
         return;
     };
@@ -96,6 +98,7 @@ impl Connection {
             Some(_) => {}
         }
         let bound = self.bind(&known, &port)?;
+        fault!("proxy.port.bound");
         token::strip(request.headers_mut());
         let odd = |_| WireError::invalid("the request's target is no target");
         *request.uri_mut() = target.parse::<Uri>().map_err(odd)?;
@@ -117,7 +120,9 @@ impl Connection {
             .with("port", number)
             .remedy("What listens there must speak HTTP/1.1")
         };
-        forward(&self.road, request, passage, dial, broken).await
+        let answer = forward(&self.road, request, passage, dial, broken).await;
+        fault!("proxy.port.answered");
+        answer
     }
 
     /// The port that a request's Host names.
@@ -179,12 +184,14 @@ impl Connection {
 
     /// A connection into the sandbox. A runtime that is just being replaced is waited for.
     async fn dial(&self, sandbox_id: &str, port: u16) -> Result<Box<dyn Stream>, WireError> {
+        fault!("proxy.port.asking");
         let end = Instant::now() + PATIENCE;
         let refused = loop {
             match link::connect(&self.state, sandbox_id, port, end).await {
                 Ok(socket) => {
+                    fault!("proxy.port.dialled");
                     return opened(socket)
-                        .map_err(|error| WireError::node("ports", error.to_string()))
+                        .map_err(|error| WireError::node("ports", error.to_string()));
                 }
                 Err(Refused::NotYet) if Instant::now() < end => tokio::time::sleep(AGAIN).await,
                 Err(refused) => break refused,

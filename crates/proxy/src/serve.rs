@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioTimer;
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::config::Config;
 use crate::state::State;
 use crate::{connect, link, port, privileges};
 
@@ -19,11 +21,12 @@ const MAX_HEAD: usize = 64 * 1024;
 /// Descriptors that are not for connections, of which each has two.
 const SPARE: u64 = 1024;
 
-/// Serves `proxy.sock` (descriptor 3) and `ports.sock` (4) as user `uid`, until killed.
+/// Serves `proxy.sock` (descriptor 3) and `ports.sock` (4) as the configured user, until killed.
 ///
 /// # Errors
 /// What kept it from coming up.
-pub fn serve(uid: u32) -> Result<(), String> {
+pub fn serve(config: &Path) -> Result<(), String> {
+    let config = Config::read(config)?;
     let named = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     if named != "proxy.sock:ports.sock" {
         return Err(
@@ -33,6 +36,11 @@ pub fn serve(uid: u32) -> Result<(), String> {
     let sockets = [inherited(3), inherited(4)];
     raise_descriptor_limit();
     connect::read_roots();
+    if let Some(directory) = &config.fault_points {
+        tracing::warn!("fault points are on: {}", directory.display());
+        dsec_fault::turn_on(directory).map_err(|error| error.to_string())?;
+    }
+    let uid = config.uid;
     privileges::become_user(uid).map_err(|error| format!("becoming user {uid}: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

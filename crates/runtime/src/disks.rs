@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use dsec_fault::fault;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::holding::{DiskList, KeptDisk};
 use dsec_proto::keeper::Call;
@@ -24,6 +25,7 @@ pub async fn keep(node: &Rc<Node>, of: &SandboxTag, bytes: u64) -> Option<u64> {
         layers: of.layers.clone(),
         until,
     };
+    fault!("runtime.keep.counted");
     let held = Tag::Disk(tag.clone()).encode();
     let put = match held {
         Ok(held) => {
@@ -41,6 +43,7 @@ pub async fn keep(node: &Rc<Node>, of: &SandboxTag, bytes: u64) -> Option<u64> {
         tracing::error!(sandbox_id = of.sandbox_id, "the disk is not kept: {error}");
         return None;
     }
+    fault!("runtime.keep.held");
     take_up(node, tag);
     Some(until)
 }
@@ -63,8 +66,11 @@ async fn remove(node: &Rc<Node>, sandbox_id: &str) {
     };
     node.cancel_timer(&Timer::Disk(sandbox_id.into()));
     node.space_pending(tag.volume, tag.bytes);
+    fault!("runtime.unkeep.begun");
     delete_volume(node, sandbox_id).await;
+    fault!("runtime.unkeep.deleted");
     node.keeper.ack(vec![disk_object(sandbox_id)]).await;
+    fault!("runtime.unkeep.forgotten");
     node.tell(RuntimeEvent::DiskRemoved {
         sandbox_id: sandbox_id.into(),
     });

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use dsec_fault::fault;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::holding::{JobLease, OnLost, OneJob, SandboxFreeze};
 use dsec_proto::keeper::Call;
@@ -36,7 +37,10 @@ pub async fn lease(node: &Rc<Node>, asked: JobLease) -> WireResult<()> {
     };
     node.set_timer(Timer::Lease(asked.job.clone()), tag.lease_at);
     node.jobs.borrow_mut().insert(asked.job, tag.clone());
-    keep(node, tag).await
+    fault!("runtime.lease.noted");
+    keep(node, tag).await?;
+    fault!("runtime.lease.kept");
+    Ok(())
 }
 
 async fn keep(node: &Node, tag: JobTag) -> WireResult<()> {
@@ -69,9 +73,11 @@ pub async fn end(node: &Rc<Node>, asked: OneJob) -> WireResult<()> {
             WireError::new("conflict", format!("{} belongs to the job", live.id)).about(&live.id),
         );
     }
+    fault!("runtime.release.asked");
     node.jobs.borrow_mut().remove(&asked.job);
     node.cancel_timer(&Timer::Lease(asked.job.clone()));
     node.keeper.ack(vec![job_object(&asked.job)]).await;
+    fault!("runtime.release.forgotten");
     Ok(())
 }
 
@@ -114,6 +120,7 @@ pub fn over(node: &Rc<Node>, job: &str, now: u64) {
     let done = tag.lost && tag.on_lost == OnLost::Pause;
     if !done {
         tracing::warn!(job, fence = tag.fence, "the lease is over");
+        fault!("runtime.expire.due");
         members(node, job)
             .iter()
             .for_each(|one| lose(node, one, tag.on_lost));
@@ -122,6 +129,7 @@ pub fn over(node: &Rc<Node>, job: &str, now: u64) {
             fence: tag.fence,
             at: sys::unix_time(now),
         });
+        fault!("runtime.expire.told");
         let lost = JobTag { lost: true, ..tag };
         node.jobs.borrow_mut().insert(job.into(), lost.clone());
         let node = Rc::clone(node);
@@ -129,6 +137,7 @@ pub fn over(node: &Rc<Node>, job: &str, now: u64) {
             if let Err(error) = keep(&node, lost).await {
                 tracing::error!("{}", error.message);
             }
+            fault!("runtime.expire.kept");
         });
     }
 }

@@ -15,7 +15,6 @@ pub mod disks;
 pub mod ending;
 pub mod events;
 pub mod exec;
-pub mod fault;
 pub mod files;
 pub mod groups;
 pub mod jobs;

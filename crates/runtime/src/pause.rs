@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use dsec_fault::fault;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::holding::{Frozen, SandboxFreeze, Thawed};
 use dsec_proto::runtime::RuntimeEvent;
@@ -43,6 +44,7 @@ async fn stand_still(node: &Rc<Node>, sandbox: &Rc<Sandbox>, cause: &str) -> Wir
         sandbox.paused.set(before);
         return Err(broken(error));
     }
+    fault!("runtime.pause.asked");
     let still = poll::until_frozen(&sandbox.groups.v2);
     let whole = match tokio::time::timeout(BOUND, still).await {
         Ok(Err(error)) if sandbox.gone().is_none() => return Err(broken(error)),
@@ -58,6 +60,7 @@ async fn stand_still(node: &Rc<Node>, sandbox: &Rc<Sandbox>, cause: &str) -> Wir
             whole,
         });
     }
+    fault!("runtime.pause.told");
     Ok(Frozen {
         paused,
         whole,
@@ -88,6 +91,7 @@ pub fn go_on(node: &Node, sandbox: &Sandbox, cause: &str) -> WireResult<()> {
         .groups
         .freeze(false)
         .map_err(|error| WireError::node("thaw", error.to_string()))?;
+    fault!("runtime.resume.thawed");
     sandbox.paused.set(false);
     sandbox.touch();
     node.tell(RuntimeEvent::SandboxResumed {
@@ -95,5 +99,6 @@ pub fn go_on(node: &Node, sandbox: &Sandbox, cause: &str) -> WireResult<()> {
         at: sys::unix_time(sys::boottime()),
         cause: cause.into(),
     });
+    fault!("runtime.resume.told");
     Ok(())
 }

@@ -26,7 +26,7 @@ use crate::slots::Slots;
 use crate::store::{self, Layers};
 use crate::tag::{SandboxTag, Tag, LAYERS_OBJECT};
 use crate::workers::Workers;
-use crate::{connection, deadlines, fault, memory, notices, recover};
+use crate::{connection, deadlines, memory, notices, recover};
 
 /// Threads in the layers' mount namespace.
 const OBJECT_THREADS: usize = 2;
@@ -44,7 +44,9 @@ const DESCRIPTORS: u64 = 1 << 20;
 pub fn serve(config: &Path) -> Result<(), String> {
     let config = Config::read(config)?;
     if let Some(directory) = &config.fault_points {
-        fault::turn_on(directory);
+        let failed = |error| format!("{}: {error}", directory.display());
+        dsec_fault::turn_on(directory).map_err(failed)?;
+        tracing::warn!("fault points are on: {}", directory.display());
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -104,6 +104,7 @@ class Execs:
         spec = session_spec(record, request, exec_id)
         if known is None:
             self._begin(record, spec, request.shell or [b"sh"], body)
+            fault("edge.open.intended")
         sent = msgspec.structs.asdict(spec) | {"mode": "detach", "credit": {}}
         return Opening(method="session.open", params=sent, sandbox_id=record.id, exec_id=exec_id, began=known is None)
 

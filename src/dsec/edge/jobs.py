@@ -17,6 +17,7 @@ from dsec.edge.attempt import Attempt
 from dsec.edge.core import PROJECT, Core
 from dsec.edge.creates import Creates
 from dsec.edge.ends import Ends
+from dsec.edge.faults import fault
 from dsec.edge.job_record import Claim, JobRecord, check_claim
 from dsec.edge.specs import whole_ms
 from dsec.errors import Conflict, DSecError, Fenced, InvalidArgument, NodeError, NotFound, Unsupported
@@ -58,18 +59,22 @@ class Jobs:
         known = core.records.job(PROJECT, request.name)
         record = job_record.acquired(known, request, principal, PROJECT, core.clock())
         core.records.save_job(record)
+        fault("edge.lease.committed")
         if known is None or known.fence != record.fence:
             core.counters["job", "acquired"] += 1
             self._fence(record)
         core.limit(record)
         await self._mirror(record)
+        fault("edge.lease.mirrored")
         return self.info(record)
 
     async def renew(self, claim: Claim, principal: str) -> JobInfo:
         """A sign of life; raises Fenced."""
         record = job_record.renewed(self.check(claim, principal), self._core.clock())
         self._core.records.save_job(record)
+        fault("edge.renew.committed")
         await self._mirror(record)
+        fault("edge.renew.mirrored")
         return self.info(record)
 
     async def admit(self, claim: Claim, principal: str) -> None:
@@ -129,12 +134,14 @@ class Jobs:
         check_claim(record, claim or record.claim, principal, ended_too=True)
         record = job_record.ended(record, self._core.clock())
         self._core.records.save_job(record)
+        fault("edge.release.committed")
         self._fence(record)
         report = await self._stop_sandboxes(record, principal)
         if not report.failed and self._core.records.job(PROJECT, name) == record:
             self._core.limit(record)
             with contextlib.suppress(NodeError, Conflict):  # its lease ends what there still is
                 await self._backend.end_job(name)
+                fault("edge.release.ended")
         return report
 
     async def _stop_sandboxes(self, record: JobRecord, actor: str) -> StopReport:
@@ -161,6 +168,7 @@ class Jobs:
             record = job_record.lost(known, event.fence, event.at)
             if record is not known:
                 self._core.records.save_job(record)
+                fault("edge.expire.noted")
                 self._core.counters["job", "lost"] += 1
                 _log.warning("the lease of a job is over", job=event.job, fence=event.fence)
 

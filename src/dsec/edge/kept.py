@@ -8,6 +8,7 @@ from dsec.api.types import CreateRequest
 from dsec.backends.contract import DiskKeeping
 from dsec.edge.core import Core
 from dsec.edge.environment import Environment
+from dsec.edge.faults import fault
 from dsec.edge.record import SandboxRecord
 from dsec.errors import Conflict, DSecError, InvalidArgument, NotFound, Unsupported
 from dsec.images.references import parse_image
@@ -49,6 +50,7 @@ class KeptDisks:
         kept = [each for each in sandbox_ids if each in self._core.kept]
         if kept:
             await self._backend.remove_disks(kept)
+            fault("edge.unkeep.removed")
         for each in kept:
             self._core.note_disk_removed(each)
 

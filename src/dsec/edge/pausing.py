@@ -8,6 +8,7 @@ from dsec.api.types import Paused, SandboxState
 from dsec.backends.contract import Pausable, SandboxPaused, SandboxResumed
 from dsec.backends.wire import SandboxFound
 from dsec.edge.core import Core, gone
+from dsec.edge.faults import fault
 from dsec.edge.record import SandboxRecord
 from dsec.errors import Conflict, NotFound, Unsupported
 
@@ -39,7 +40,9 @@ class Pausing:
         self._check(record)
         actor = self._asked.setdefault(record.id, actor)
         try:
+            fault("edge.pause.asked")
             found = await self._backend.freeze(record.id, cause="paused")
+            fault("edge.pause.frozen")
         finally:
             self._asked.pop(record.id, None)
         if not found.paused:
@@ -55,6 +58,7 @@ class Pausing:
         actor = self._asked.setdefault(record.id, actor)
         try:
             await self._backend.thaw(record.id)
+            fault("edge.resume.thawed")
         finally:
             self._asked.pop(record.id, None)
         self._note(record, SandboxResumed(sandbox_id=record.id, at=self._core.clock(), cause="resumed"), actor)
@@ -83,6 +87,7 @@ class Pausing:
             actor=actor,
             detail=_PARTIAL if isinstance(event, SandboxPaused) and not event.whole else "",
         )
+        fault("edge.pause.committed")
 
     def compare(self, found: Iterable[SandboxFound]) -> None:
         """Record what happened while nobody listened."""

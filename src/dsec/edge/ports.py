@@ -11,6 +11,7 @@ from dsec.api.types import EndpointInfo, PortInfo
 from dsec.backends.wire import NetUsage, answer
 from dsec.edge.core import Core
 from dsec.edge.endpoints import endpoint_infos
+from dsec.edge.faults import fault
 from dsec.edge.record import SandboxRecord
 from dsec.errors import InvalidArgument, NodeError, NotFound, SandboxGone
 
@@ -35,7 +36,9 @@ class Ports:
                 raise InvalidArgument(f"a sandbox exposes at most {_MOST_PORTS} ports", sandbox_id=record.id)
             record.ports[port] = secrets.token_urlsafe(24)
             self._core.records.save(record)
+        fault("edge.expose.committed")
         await self._tell(record)
+        fault("edge.expose.told")
         return _info(record, port, record.ports.get(port, ""))
 
     async def unexpose(self, record: SandboxRecord, port: int) -> None:

@@ -142,6 +142,8 @@ class Sessions:
             "session_id": request.session_id,
             "grace_ms": whole_ms(request.grace_s),
         } | more
+        if method == "session.close":
+            fault("edge.close.asked")
         return Opening(method=method, params=sent, sandbox_id=record.id, exec_id=request.session_id)
 
     def _session(self, sandbox_id: str, session_id: str) -> SandboxRecord:

@@ -17,6 +17,7 @@ from dsec.api import frames
 from dsec.api.http import error_body, status_of
 from dsec.api.ids import check_exec_id
 from dsec.edge.core import Core
+from dsec.edge.faults import fault
 from dsec.edge.file_streams import check_path, file_place
 from dsec.edge.job_record import Claim, claim_of
 from dsec.edge.peers import TrustedPeers
@@ -193,6 +194,7 @@ class Transfer(asyncio.Protocol):
         except NodeError as error:
             self._refuse(error)
             return
+        fault("edge.transfer.dialled")
         if self._lost or self._transport is None:
             runtime.close()
             return
@@ -203,6 +205,7 @@ class Transfer(asyncio.Protocol):
         runtime.write(len(opening).to_bytes(4, "big") + opening)
         runtime.writelines(self._early)
         self._early.clear()
+        fault("edge.transfer.joined")
         self._runtime = runtime
         self.hold(False)
 

@@ -11,7 +11,7 @@ import msgspec
 from dsec.errors import Conflict, NodeError
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig
-from dsec.node.services import service_table
+from dsec.node.services import proxy_config, service_table
 
 __all__ = ["private_keeper", "start_keeper", "write_table"]
 
@@ -20,9 +20,12 @@ _ADDRESS_IN_USE = 5
 
 
 def write_table(config: NodeConfig, binaries: Binaries) -> None:
-    """Write the table of services that the keeper reads at its start."""
-    table = {"run_dir": str(config.paths.run), "services": service_table(config, binaries)}
-    config.paths.services_json.write_bytes(msgspec.json.format(msgspec.json.encode(table)))
+    """Write what keeper and proxy read at their start: the table of services, and whom the proxy becomes."""
+    table: dict[str, object] = {"run_dir": str(config.paths.run), "services": service_table(config, binaries)}
+    if config.fault_points:
+        table["fault_points"] = str(config.paths.faults)
+    for path, said in ((config.paths.services_json, table), (config.paths.proxy_json, proxy_config(config))):
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(said)))
 
 
 def private_keeper(config: NodeConfig, binaries: Binaries) -> Path:

@@ -17,7 +17,7 @@ from dsec.node.paths import NodePaths
 __all__ = ["Leak", "cgroup_processes", "find_leaks", "loop_devices", "node_cgroups", "node_mounts", "node_processes"]
 
 _MODULES = ("dsec.edge", "dsec.apiserver")
-_PROGRAMS = ("dsec-keeper", "dsec-runtime")
+_PROGRAMS = ("dsec-keeper", "dsec-runtime", "dsec-proxy")
 
 
 class Leak(msgspec.Struct, frozen=True, order=True):
@@ -43,23 +43,34 @@ def find_leaks(paths: NodePaths) -> list[Leak]:
 
 
 def node_processes(paths: NodePaths) -> Iterator[tuple[int, list[str]]]:
-    """(pid, argv) of the node's own processes: keeper, runtime, edge, apiserver.
+    """(pid, argv) of the node's own processes: keeper, runtime, proxy, edge, apiserver.
 
     A process counts when its program and its configuration file are the node's and it runs in this user namespace, so
     that no program in a sandbox can pass for one. The keeper counts as the holder of the node's lock: once it has
-    exec'ed itself in place, its arguments do not name the node any more.
+    exec'ed itself in place, its arguments do not name the node any more. A child of the keeper's that had not come to
+    its own program is known by the keeper's, wherever it was on its way to: nobody else may execute that file.
     """
     keeper = _lock_holder(paths.lock)
     if keeper is not None:
         yield keeper, _argv(Path(f"/proc/{keeper}"))
-    files = {str(paths.config_json), str(paths.runtime_json), str(paths.services_json)}
+    files = {str(each) for each in (paths.config_json, paths.runtime_json, paths.proxy_json, paths.services_json)}
+    program = _identity(paths.keeper_program)
     here = _user_namespace("self")
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or entry.name == str(keeper):
             continue
         argv = _argv(entry)
-        if files.intersection(argv) and _is_ours(argv) and _user_namespace(entry.name) == here:
+        service = files.intersection(argv) and _is_ours(argv) and _user_namespace(entry.name) == here
+        if service or (program is not None and _identity(entry / "exe") == program):
             yield int(entry.name), argv
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:  # gone; or the link of a process without a program
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _lock_holder(lock: Path) -> int | None:

@@ -101,6 +101,11 @@ class NodePaths(msgspec.Struct, frozen=True):
         return self.run / "runtime.json"
 
     @property
+    def proxy_json(self) -> Path:
+        """The proxy's configuration, written by ``dsec up``."""
+        return self.run / "proxy.json"
+
+    @property
     def services_json(self) -> Path:
         """The keeper's table, written by ``dsec up``."""
         return self.run / "services.json"
@@ -164,6 +169,11 @@ class NodePaths(msgspec.Struct, frozen=True):
     def faults(self) -> Path:
         """Where tests arm fault points, on a node whose settings allow it."""
         return self.data / "faults"
+
+    @property
+    def proxy_faults(self) -> Path:
+        """The proxy's own: it looks as a user who may not see the others."""
+        return self.faults / "proxy"
 
     @property
     def cgroup(self) -> str:

@@ -13,7 +13,7 @@ from dsec.errors import InvalidArgument, NodeError
 from dsec.iam.first import ensure_first_token
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig, save_config
-from dsec.node.services import runtime_config
+from dsec.node.services import proxy_uid, runtime_config
 
 __all__ = ["boot_id", "group_id", "note_node", "prepare"]
 
@@ -44,8 +44,7 @@ def prepare(config: NodeConfig, binaries: Binaries) -> None:
     for directory in (paths.layers, paths.output, paths.logs):
         directory.mkdir(mode=0o700, exist_ok=True)
     if config.fault_points:
-        for name in ("armed", "passed"):
-            (paths.faults / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        _prepare_faults(config)
     if config.shared_layers and not (Path(config.shared_layers) / "layers").is_dir():
         raise InvalidArgument(
             f"shared_layers: {config.shared_layers} holds no layers", remedy="Name the data directory of a node"
@@ -55,6 +54,14 @@ def prepare(config: NodeConfig, binaries: Binaries) -> None:
     pool_mib = config.pool_mib or _default_pool_mib(paths.data)
     runtime = runtime_config(config, binaries, pool_mib=pool_mib)
     paths.runtime_json.write_bytes(msgspec.json.format(msgspec.json.encode(runtime)))
+
+
+def _prepare_faults(config: NodeConfig) -> None:
+    """Where points are armed. What the proxy might arm by itself is its own death alone."""
+    for directory, uid in ((config.paths.faults, 0), (config.paths.proxy_faults, proxy_uid(config))):
+        for each in (directory, directory / "armed", directory / "passed"):
+            each.mkdir(mode=0o700, exist_ok=True)
+            os.chown(each, uid, uid)
 
 
 def _default_pool_mib(data: Path) -> int:

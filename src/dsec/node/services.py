@@ -13,7 +13,7 @@ import msgspec
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig
 
-__all__ = ["SERVICES", "Service", "keeper_definition", "proxy_uid", "runtime_config", "service_table"]
+__all__ = ["SERVICES", "Service", "keeper_definition", "proxy_config", "proxy_uid", "runtime_config", "service_table"]
 
 SERVICES = ("runtime", "proxy", "edge", "apiserver")
 """In the order of their start."""
@@ -72,7 +72,7 @@ def service_table(config: NodeConfig, binaries: Binaries, environment: dict[str,
         ),
         Service(
             name="proxy",
-            argv=[str(binaries.proxy), "serve", "--uid", str(proxy_uid(config))],
+            argv=[str(binaries.proxy), "serve", "--config", str(paths.proxy_json)],
             env=env,
             log=str(paths.logs / "proxy.log"),
             listen=[
@@ -88,6 +88,12 @@ def service_table(config: NodeConfig, binaries: Binaries, environment: dict[str,
 def proxy_uid(config: NodeConfig) -> int:
     """The proxy's user: nobody else's, one for each node, just below the first ID of any sandbox."""
     return _PROXY_UIDS + (config.id_block >> 28)
+
+
+def proxy_config(config: NodeConfig) -> dict[str, Any]:
+    """What ``dsec-proxy serve --config`` reads."""
+    faults = str(config.paths.proxy_faults) if config.fault_points else None
+    return {"uid": proxy_uid(config), "fault_points": faults}
 
 
 def keeper_definition(program: Path) -> Service:

@@ -29,19 +29,20 @@ class Faults:
 
     def __init__(self, node: RunningNode) -> None:
         self._node = node
-        self._directory = node.paths.faults
 
     @contextlib.contextmanager
     def armed(self, name: str, act: Literal["kill", "stop"]) -> Iterator[None]:
         """The next process that comes to the point is killed, or stopped; disarmed at the end."""
         self._passed(name).unlink(missing_ok=True)
-        partial = self._directory / "new"
+        directory = self._directory(name)
+        partial = directory / "new"
         partial.write_text(act)
-        partial.rename(self._directory / "armed" / name)
+        partial.chmod(0o644)
+        partial.rename(directory / "armed" / name)
         try:
             yield
         finally:
-            (self._directory / "armed" / name).unlink(missing_ok=True)
+            (directory / "armed" / name).unlink(missing_ok=True)
 
     def was_passed(self, name: str) -> bool:
         """Whether a process came to the point since it was armed."""
@@ -58,8 +59,12 @@ class Faults:
         wait_until(lambda: _state(pid) == "T", f"{part} stands still")
         os.kill(pid, signal.SIGCONT)
 
+    def _directory(self, name: str) -> Path:
+        paths = self._node.paths
+        return paths.proxy_faults if name.startswith("proxy.") else paths.faults
+
     def _passed(self, name: str) -> Path:
-        return self._directory / "passed" / name
+        return self._directory(name) / "passed" / name
 
 
 def _state(pid: int) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig
-from dsec.node.services import SERVICES, proxy_uid, runtime_config, service_table
+from dsec.node.services import SERVICES, proxy_config, proxy_uid, runtime_config, service_table
 
 BINARIES = Binaries(
     Path("/opt/dsec-keeper"), Path("/opt/dsec-runtime"), Path("/opt/dsec-init"), Path("/opt/dsec-proxy")
@@ -41,9 +41,10 @@ def test_the_proxy_has_a_user_of_its_own() -> None:
     assert service_table(CONFIG, BINARIES, {})[1].argv == [
         "/opt/dsec-proxy",
         "serve",
-        "--uid",
-        str(proxy_uid(CONFIG)),
+        "--config",
+        "/tmp/x/run/dsec/n1/proxy.json",
     ]
+    assert proxy_config(CONFIG) == {"uid": proxy_uid(CONFIG), "fault_points": None}
 
 
 def test_environment_is_a_fixed_list() -> None:

@@ -1,22 +1,20 @@
-//! `dsec-proxy serve --uid N`.
+//! `dsec-proxy serve --config FILE`.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments.as_slice() {
-        ["serve", "--uid", uid] => match uid.parse::<u32>() {
-            Ok(uid) if uid > 0 && uid < u32::MAX => {
-                tracing_subscriber::fmt()
-                    .json()
-                    .with_writer(std::io::stderr)
-                    .init();
-                dsec_proxy::serve::serve(uid)
-            }
-            _ => Err(format!("not an unprivileged user: {uid}")),
-        },
-        _ => Err("usage: dsec-proxy serve --uid N".into()),
+        ["serve", "--config", file] => {
+            tracing_subscriber::fmt()
+                .json()
+                .with_writer(std::io::stderr)
+                .init();
+            dsec_proxy::serve::serve(Path::new(file))
+        }
+        _ => Err("usage: dsec-proxy serve --config FILE".into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

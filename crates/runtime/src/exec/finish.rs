@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use dsec_fault::fault;
 use dsec_proto::error::WireError;
 use dsec_proto::keeper::Ended;
 use dsec_proto::runtime::{ExecEnd, ExecUsage, RuntimeEvent};
@@ -11,7 +12,7 @@ use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::tag::exec_object;
 use crate::timers::Timer;
-use crate::{fault, output, sandbox, session};
+use crate::{output, sandbox, session};
 
 /// Within so much of its limit a disk counts as full. btrfs refuses a write when one more tree block (16 KiB) would not fit,
 /// and a new file or directory when its reservation of four to five would not: seen 16 KiB and 64 to 72 KiB below the limit.

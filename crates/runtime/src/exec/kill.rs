@@ -2,13 +2,13 @@
 
 use std::rc::Rc;
 
+use dsec_fault::fault;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::keeper::{Call, Refusal};
 use dsec_proto::runtime::ExecKill;
 
 use super::{Exec, Phase};
 use crate::check;
-use crate::fault;
 use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::tag::{cancelled_object, exec_object, Tag};

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use dsec_fault::fault;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::keeper::{Answer, Call, Refusal};
 use dsec_proto::runtime::{ExecEnd, ExecSpec, ExecUsage, RuntimeEvent};
@@ -17,7 +18,7 @@ use crate::plans::{self, Entrant};
 use crate::sandbox::{create::entry, Sandbox};
 use crate::tag::{self, exec_object, sandbox_object, ExecTag, Tag};
 use crate::timers::Timer;
-use crate::{check, fault, pause, sandbox, session};
+use crate::{check, pause, sandbox, session};
 
 /// How long it may take from the clone to the program: the look-up of a user reads files of the sandbox, which may be FIFOs.
 const TO_BEGIN: Duration = Duration::from_secs(30);
@@ -245,7 +246,9 @@ async fn launch(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec, leaf: &Leaf) 
         session.led_by(pid);
     }
     if spec.pty.is_some() {
+        fault!("runtime.pty.spawned");
         let adopted = take_terminal(node, exec).await;
+        fault!("runtime.pty.adopted");
         if adopted.is_err() {
             let _ = leaf.kill();
         }

@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use dsec_fault::fault;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::keeper::{Call, Refusal};
 use tokio::io::unix::AsyncFd;
@@ -21,7 +22,6 @@ use tokio::io::Interest;
 use super::terminal::Terminal;
 use super::writers::Writers;
 use super::Exec;
-use crate::fault;
 use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::tag::{stdin_object, Tag};

@@ -6,6 +6,7 @@ pub mod transfer;
 
 use std::rc::Rc;
 
+use dsec_fault::fault;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::frame::{self, DEFAULT_CREDIT};
 use dsec_proto::runtime::{
@@ -15,7 +16,6 @@ use dsec_session::plan::{self, FileCall, FileOp};
 
 use crate::check;
 use crate::connection::Stream;
-use crate::fault;
 use crate::node::Node;
 pub use running::LEAVE;
 use running::{Running, Side, Who};

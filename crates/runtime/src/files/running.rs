@@ -4,6 +4,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use dsec_fault::fault;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::frame::MAX_DATA;
 use dsec_proto::keeper::{Call, Ended};
@@ -16,7 +17,6 @@ use tokio::time::timeout;
 use crate::check;
 use crate::connection::{Input, Stream};
 use crate::exec::errors_of;
-use crate::fault;
 use crate::groups::Leaf;
 use crate::keeper::Parcel;
 use crate::kernel::{poll, sys};

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dsec_fault::fault;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::frame::{self, MAX_DATA};
 use dsec_proto::runtime::{Empty, Transfer, TransferAt, TransferCancel, TransferEnd, TransferKind};
@@ -117,7 +118,9 @@ async fn begin(node: &Rc<Node>, kind: TransferKind, asked: &Transfer) -> WireRes
                 owners: asked.owners,
                 input,
             };
-            Running::begin(node, who, Side::Writes, operation).await?
+            let running = Running::begin(node, who, Side::Writes, operation).await?;
+            fault!("runtime.upload.begun");
+            running
         }
         TransferKind::Download => {
             let name = asked.name.clone().unwrap_or_else(|| b".".to_vec().into());
@@ -130,7 +133,9 @@ async fn begin(node: &Rc<Node>, kind: TransferKind, asked: &Transfer) -> WireRes
                 name,
                 output,
             };
-            Running::begin(node, who, Side::Reads, operation).await?
+            let running = Running::begin(node, who, Side::Reads, operation).await?;
+            fault!("runtime.download.begun");
+            running
         }
     };
     running.widen(PIPE);
@@ -238,11 +243,15 @@ impl Task {
                             stream.out.finish::<Empty>(Err(error)).await;
                             return Stopped::Abandoned;
                         }
+                        if bytes.is_empty() {
+                            fault!("runtime.upload.whole");
+                        }
                         if bytes.is_empty() || !running.pass(&bytes).await {
                             self.stream.get_or_insert((stream, at));
                             return Stopped::Done;
                         }
                         at += bytes.len() as u64;
+                        fault!("runtime.upload.passed");
                         if at + WINDOW - granted >= WINDOW / 4 {
                             granted = at + WINDOW;
                             stream.out.until(0, granted).await;
@@ -277,12 +286,16 @@ impl Task {
                     sent += part.len() as u64;
                 }
                 if held.whole && sent == held.end {
+                    fault!("runtime.download.whole");
                     self.stream = Some((stream, sent));
                     return Stopped::Done;
                 }
                 let room = usize::try_from(until - sent).unwrap_or(0).min(MAX_DATA);
                 tokio::select! {
-                    read = running.read(room), if room > 0 && !held.whole => held.add(read),
+                    read = running.read(room), if room > 0 && !held.whole => {
+                        fault!("runtime.download.read");
+                        held.add(read);
+                    }
                     said = self.said.recv() => if self.heard(said) { break } else { return Stopped::Abandoned },
                     input = stream.input.recv() => match input {
                         None => break,
@@ -312,6 +325,7 @@ impl Task {
                 }
             }
         };
+        fault!("runtime.transfer.reported");
         let result = result.map(|report| ended(&report));
         if !self.cancelled.is_empty() {
             return;
@@ -319,6 +333,7 @@ impl Task {
         while let Some((mut stream, at)) = self.attached(|| false).await {
             stream.out.item(&TransferAt { at }).await;
             stream.out.finish(result.clone()).await;
+            fault!("runtime.transfer.told");
             loop {
                 tokio::select! {
                     said = self.said.recv() => if self.heard(said) { break } else { return },

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dsec_fault::fault;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::keeper::Call;
 use dsec_proto::net::{EndpointCount, EndpointSpec, NetSet, NetUsage, PortSpec};
@@ -100,7 +101,9 @@ pub async fn set(node: &Rc<Node>, asked: NetSet) -> WireResult<Empty> {
         net.ports = asked.ports;
         net.endpoints = asked.endpoints;
     }
+    fault!("runtime.expose.noted");
     node.proxy.apply(&sandbox.id, PATIENCE).await?;
+    fault!("runtime.expose.applied");
     Ok(Empty {})
 }
 
@@ -180,7 +183,9 @@ async fn make_listeners(node: &Node, sandbox: &Sandbox, count: usize) -> WireRes
         held: (0..count as u16).collect(),
     };
     let numbers: Vec<_> = listeners.iter().map(AsRawFd::as_raw_fd).collect();
+    fault!("runtime.endpoint.made");
     let kept = node.keeper.tell(put, &numbers).await;
+    fault!("runtime.endpoint.held");
     kept.map_err(|refusal| WireError::node("endpoints", refusal.message))?;
     Ok(listeners)
 }
@@ -198,6 +203,7 @@ async fn connect(node: &Rc<Node>, sandbox_id: &str, port: u16) -> Result<OwnedFd
     pause::go_on(node, &sandbox, "connection").map_err(|_| Refused::Node)?;
     sandbox.touch();
     let made = node.objects.run(move || sockets::pair(&namespace));
+    fault!("runtime.port.entered");
     let (four, six) = made.await.map_err(|error| {
         tracing::error!(sandbox_id, "a socket: {error}");
         Refused::Node

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use dsec_fault::fault;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::keeper::{Answer, Call, Refusal};
 use dsec_proto::runtime::{ExecSpec, SandboxSpec, SandboxStarted};
@@ -18,7 +19,7 @@ use crate::plans::{self, Entry, InitParts};
 use crate::slot::Slot;
 use crate::store::{self, Root, RootSpec};
 use crate::tag::{endpoints_object, sandbox_object, SandboxTag, Tag};
-use crate::{check, disks, exec, fault, jobs, net};
+use crate::{check, disks, exec, jobs, net};
 
 /// The first leaf that a slot does not have ready, see `SlotGroups::make`.
 const FIRST_NEW_LEAF: u16 = 1;

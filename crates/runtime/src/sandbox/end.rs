@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use dsec_fault::fault;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::keeper::Ended;
 use dsec_proto::runtime::{Proof, RuntimeEvent, SandboxEnd, SandboxStop};
@@ -15,7 +16,7 @@ use super::{Phase, Sandbox};
 use crate::kernel::{poll, sys};
 use crate::node::{Node, COUNTED};
 use crate::tag::{cancelled_object, endpoints_object, exec_object, sandbox_object, stdin_object};
-use crate::{check, disks, exec, fault, net, output, pause, timers::Timer};
+use crate::{check, disks, exec, net, output, pause, timers::Timer};
 
 /// How long a caller waits for the death of what was killed. The kernel lets a process in an uninterruptible wait live on;
 /// the end then goes on without the caller.

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use dsec_fault::fault;
 use dsec_proto::error::WireResult;
 use dsec_proto::runtime::ExecKill;
 use dsec_proto::session::SessionClose;
@@ -26,6 +27,7 @@ pub async fn close(node: &Rc<Node>, asked: SessionClose) -> WireResult<()> {
         found => found?,
     };
     session.closing.set(true);
+    fault!("runtime.close.asked");
     if exec.is_running() {
         pause::go_on(node, &exec.sandbox, "exec")?;
         stop::interrupt(
@@ -46,6 +48,7 @@ pub async fn close(node: &Rc<Node>, asked: SessionClose) -> WireResult<()> {
         let left = exec.until(|exec| (!exec.is_running()).then_some(()));
         let _ = tokio::time::timeout(Duration::from_millis(asked.grace_ms), left).await;
     }
+    fault!("runtime.close.left");
     let kill = ExecKill {
         sandbox_id: asked.sandbox_id,
         exec_id: asked.session_id,
@@ -53,5 +56,7 @@ pub async fn close(node: &Rc<Node>, asked: SessionClose) -> WireResult<()> {
         grace_ms: 0,
         cause: "cancelled".into(),
     };
-    exec::kill(node, kill).await
+    exec::kill(node, kill).await?;
+    fault!("runtime.close.killed");
+    Ok(())
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 
+use dsec_fault::fault;
 use dsec_proto::error::WireResult;
 use dsec_proto::runtime::{ExecEnd, ExecUsage};
 use dsec_proto::session::{RunEnd, RunList};
@@ -11,7 +12,6 @@ use dsec_proto::session::{RunEnd, RunList};
 use super::book::{Counters, Entry, Run};
 use super::{processes, stop, Session};
 use crate::exec::{self, Exec, Phase};
-use crate::fault;
 use crate::kernel::sys;
 use crate::node::Node;
 use crate::timers::Timer;

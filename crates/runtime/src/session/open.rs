@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::rc::Rc;
 
+use dsec_fault::fault;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::keeper::Object;
 use dsec_proto::runtime::{ExecSpec, ExecStart, Mode, Started};
@@ -34,6 +35,7 @@ pub async fn open(node: &Rc<Node>, asked: ExecStart) -> WireResult<Started> {
     }
     spec.argv.push(ByteBuf::from(shell::SOURCE));
     let exec = exec::start_session(node, spec).await?;
+    fault!("runtime.open.spawned");
     Ok(Started {
         started_at: sys::unix_time(exec.started_ns.get()),
     })
@@ -59,6 +61,7 @@ pub fn given(node: &Node, exec: &Exec, spec: &ExecSpec) -> io::Result<Given> {
     let read = File::open(format!("/proc/self/fd/{}", script.as_raw_fd()))?;
     let session = session(node, exec, status, commands, script)?;
     session.say(shell::PRELUDE);
+    fault!("runtime.open.given");
     exec.session.replace(Some(Rc::new(session)));
     Ok(vec![
         (theirs, shell::COMMANDS),

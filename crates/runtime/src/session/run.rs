@@ -3,6 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
+use dsec_fault::fault;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::frame;
 use dsec_proto::session::{RunEnd, SessionRun};
@@ -12,7 +13,6 @@ use super::{broken, finish, is_closed, processes, shell, Session};
 use crate::check;
 use crate::connection::{Input, Stream};
 use crate::exec::{send_range, Exec};
-use crate::fault;
 use crate::kernel::sys;
 use crate::node::Node;
 use crate::output::Log;

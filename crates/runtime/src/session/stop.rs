@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dsec_fault::fault;
 use dsec_proto::error::WireResult;
 use dsec_proto::keeper::Call;
 use dsec_proto::session::SessionCancel;
@@ -17,7 +18,6 @@ use super::processes::{self, Process};
 use super::{broken, finish, Session};
 use crate::check;
 use crate::exec::{self, Exec};
-use crate::fault;
 use crate::kernel::sys;
 use crate::node::Node;
 use crate::pause;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Layers;
-use crate::fault;
 use crate::kernel::btrfs::Pool;
 use crate::kernel::mounts::{self, attr, Configuring};
+use dsec_fault::fault;
 
 const SECBIT_NO_SETUID_FIXUP: libc::c_ulong = 1 << 2;
 

@@ -1,0 +1,32 @@
+//! What the proxy reads at its start, written by `dsec up`.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// The whole of it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Whom it becomes.
+    pub uid: u32,
+    /// Where tests arm fault points; `null` on every node that is used for anything else.
+    #[serde(default)]
+    pub fault_points: Option<PathBuf>,
+}
+
+impl Config {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let bytes = std::fs::read(path).map_err(|error| wrong(&error))?;
+        let config: Self = serde_json::from_slice(&bytes).map_err(|error| wrong(&error))?;
+        match config.uid {
+            0 | u32::MAX => Err(wrong(&format!("not an unprivileged user: {}", config.uid))),
+            _ => Ok(config),
+        }
+    }
+}
