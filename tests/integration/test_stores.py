@@ -160,3 +160,28 @@ async def test_a_cleanup_here_and_there(clients: tuple[dsec.DSecClient, dsec.DSe
     report = await one.layers.gc(store="dfs")
     assert built.digest in report.doomed_layers
     assert report.removed_layers == []
+
+
+async def test_layers_are_held_against_each_other(
+    clients: tuple[dsec.DSecClient, dsec.DSecClient], tmp_path: Path
+) -> None:
+    """``check`` names the file that a toolkit hides of the image; ``diff`` says what a new version changed."""
+    one, _ = clients
+    first, second = _tree(tmp_path / "a", "one"), _tree(tmp_path / "b", "two")
+    (first / "etc").mkdir()
+    (first / "etc" / "passwd").write_text("mine\n")
+    await one.layers.build(first, "toolkit/pair:1")
+    await one.layers.build(second, "toolkit/pair:2")
+    checked = await one.layers.check(["toolkit/pair:1"], image=IMAGE)
+    assert {(each.path, each.upper, each.lower) for each in checked.hidden} == {
+        ("/etc/passwd", "toolkit/pair:1", IMAGE),
+        ("/bin", "toolkit/pair:1", IMAGE),  # There it is a link to usr/bin: sandboxes would have no shell.
+    }
+    changed = {each.path: each.how for each in (await one.layers.diff("toolkit/pair:1", "toolkit/pair:2")).files}
+    assert changed == {
+        "/bin/greet": "changed",
+        "/random": "changed",
+        "/linked": "changed",
+        "/etc": "removed",
+        "/etc/passwd": "removed",
+    }

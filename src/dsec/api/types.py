@@ -14,6 +14,7 @@ from dsec.errors import InvalidArgument
 
 __all__ = [
     "Backend",
+    "ChangedFile",
     "ComposedLayer",
     "CreateRequest",
     "Ended",
@@ -26,14 +27,19 @@ __all__ = [
     "ImageInfo",
     "ImageProgress",
     "HeartbeatRequest",
+    "HiddenFile",
     "ImportRequest",
     "JobInfo",
     "JobRequest",
     "JobState",
     "KillRequest",
+    "LayerCheckRequest",
+    "LayerChecked",
     "LayerCollectRequest",
     "LayerCollected",
     "LayerDetail",
+    "LayerDiffRequest",
+    "LayerDifferences",
     "LayerEnvironment",
     "LayerInfo",
     "LayerPullRequest",
@@ -566,6 +572,52 @@ class LayerCollected(_Answer, frozen=True, kw_only=True):
     doomed_bytes: int = 0
     damaged_layers: list[str] = []
     """Layers of a store with a tag whose index cannot be read: while there are any, no blob is removed."""
+
+
+class LayerCheckRequest(_Request, frozen=True, kw_only=True):
+    """What a sandbox would be composed of: ``layers`` over the image (None: only among themselves), bottom first."""
+
+    image: str | None = None
+    layers: list[str]
+
+
+class HiddenFile(_Answer, frozen=True, kw_only=True):
+    """A file that two layers have: the upper one's is seen. ``how``: replaced, removed, emptied (a directory)."""
+
+    path: str
+    """From the root; bytes that are no UTF-8 are written as \\xNN."""
+    upper: str
+    lower: str
+    how: str
+
+
+class LayerChecked(_Answer, frozen=True, kw_only=True):
+    """``hidden``: the first of them; ``total``: how many there are."""
+
+    hidden: list[HiddenFile] = []
+    total: int = 0
+
+
+class LayerDiffRequest(_Request, frozen=True, kw_only=True):
+    """Two layers of this node, by tag or digest."""
+
+    old: str
+    new: str
+
+
+class ChangedFile(_Answer, frozen=True, kw_only=True):
+    """``how``: added, removed or changed; ``fields``: kind, mode, owner, size, target, device, content."""
+
+    path: str
+    how: str
+    fields: list[str] = []
+
+
+class LayerDifferences(_Answer, frozen=True, kw_only=True):
+    """``files``: the first of them by path; ``total``: how many there are. Times are not looked at."""
+
+    files: list[ChangedFile] = []
+    total: int = 0
 
 
 class StoreInfo(_Answer, frozen=True, kw_only=True):

@@ -189,6 +189,14 @@ ROUTES: tuple[Route, ...] = (
         method="POST", path="/v1/layers/gc", summary="Remove layers that nothing needs, here or in a store",
         request=types.LayerCollectRequest, answer=types.LayerCollected,
     ),
+    Route(
+        method="POST", path="/v1/layers/check", summary="Which files of a composition hide others",
+        request=types.LayerCheckRequest, answer=types.LayerChecked,
+    ),
+    Route(
+        method="POST", path="/v1/layers/diff", summary="What differs between two layers",
+        request=types.LayerDiffRequest, answer=types.LayerDifferences,
+    ),
     Route(method="GET", path="/v1/layers/{reference...}", summary="One layer", answer=types.LayerDetail),
     Route(
         method="DELETE", path="/v1/layers/{reference...}", summary="Remove a layer's tag, here or in a store",

@@ -130,6 +130,21 @@ class Layers:
         body = types.LayerCollectRequest(store=store, dry_run=dry_run)
         return await self._client._link().ask("POST", "/v1/layers/gc", types.LayerCollected, body=body)
 
+    async def check(self, layers: Sequence[str], *, image: str | None = None) -> types.LayerChecked:
+        """Which files of the ``layers`` (bottom first), laid over the image, hide one that another of them has.
+
+        What a sandbox of them would show is the upper one's; directories merge. Raises NotFound, ImageNotFound.
+        """
+        if isinstance(layers, str):
+            raise InvalidArgument("check takes a list of layers, not one string")
+        body = types.LayerCheckRequest(image=image, layers=[*layers])
+        return await self._client._link().ask("POST", "/v1/layers/check", types.LayerChecked, body=body)
+
+    async def diff(self, old: str, new: str) -> types.LayerDifferences:
+        """What differs between two layers of the node, times left out. Raises NotFound."""
+        body = types.LayerDiffRequest(old=old, new=new)
+        return await self._client._link().ask("POST", "/v1/layers/diff", types.LayerDifferences, body=body)
+
     async def stores(self) -> StoreInfos:
         """The stores of the node's configuration."""
         found = await self._client._link().ask_patiently("GET", "/v1/stores", _StoreList)

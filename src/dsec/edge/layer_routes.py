@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from threading import Event
+from typing import Any, TypeVar
 
 import structlog
 from starlette.requests import Request
@@ -17,9 +18,14 @@ from dsec.edge.router import Route
 from dsec.edge.web import answered, body_as, json_answer, query_of
 from dsec.edge.wire_layers import layer_info, parse_environment, wire_environment
 from dsec.errors import DSecError, InvalidArgument
+from dsec.images.compare import Named, differences, hidden_files
+from dsec.images.threads import in_thread
 
 __all__ = ["evict", "layer_routes"]
 
+T = TypeVar("T")
+_MOST_SHOWN = 1_000
+_MOST_FOUND = 1_000_000
 _log = structlog.get_logger("dsec.edge.layers")
 
 
@@ -136,6 +142,34 @@ class _Layers:
             removed_layers=list(gone), removed_bytes=sum(sizes.get(digest, 0) for digest in gone)
         )
 
+    async def check(self, request: Request) -> Response:
+        asked = await body_as(request, types.LayerCheckRequest)
+        named: list[tuple[str, str]] = []
+        if asked.image is not None:
+            image = self._images.get(asked.image)
+            named += [(image.reference, digest) for digest in image.layers]
+        named += [(each.tag, each.digest) for each in map(self._images.layers.find, asked.layers)]
+        with self._images.holding(digest for _, digest in named):
+            layers = [Named(name, self._images.layers.path(digest)) for name, digest in named]
+            found = await in_thread(lambda stop: _some(hidden_files(layers), stop))
+        hidden = [
+            types.HiddenFile(path=_text(each.path), upper=each.upper, lower=each.lower, how=each.how)
+            for each in found[:_MOST_SHOWN]
+        ]
+        return json_answer(types.LayerChecked(hidden=hidden, total=len(found)))
+
+    async def diff(self, request: Request) -> Response:
+        asked = await body_as(request, types.LayerDiffRequest)
+        old, new = (self._images.layers.find(each).digest for each in (asked.old, asked.new))
+        with self._images.holding([old, new]):
+            layers = self._images.layers
+            found = await in_thread(lambda stop: _some(differences(layers.path(old), layers.path(new)), stop))
+        files = [
+            types.ChangedFile(path=_text(each.path), how=each.how, fields=list(each.fields))
+            for each in sorted(found)[:_MOST_SHOWN]
+        ]
+        return json_answer(types.LayerDifferences(files=files, total=len(found)))
+
     async def stores(self, _: Request) -> Response:
         return json_answer({"stores": self._stores.infos()})
 
@@ -160,6 +194,19 @@ def _moments(tell: Tell, phase: str, reference: str) -> OnStoreBytes:
     return progress
 
 
+def _some(found: Iterator[T], stop: Event) -> list[T]:
+    taken: list[T] = []
+    for each in found:
+        if stop.is_set() or len(taken) >= _MOST_FOUND:
+            break
+        taken.append(each)
+    return taken
+
+
+def _text(path: bytes) -> str:
+    return "/" + path.decode(errors="backslashreplace")
+
+
 def _owner(text: str) -> tuple[int, int]:
     uid, separator, gid = text.partition(":")
     try:
@@ -178,6 +225,8 @@ def layer_routes(core: Core) -> list[Route]:
         Route("POST", "/v1/layers/pull", answered(own.pull)),
         Route("POST", "/v1/layers/verify", answered(own.verify)),
         Route("POST", "/v1/layers/gc", answered(own.collect)),
+        Route("POST", "/v1/layers/check", answered(own.check)),
+        Route("POST", "/v1/layers/diff", answered(own.diff)),
         Route("GET", "/v1/layers/{reference:path}", answered(own.show)),
         Route("DELETE", "/v1/layers/{reference:path}", answered(own.remove)),
         Route("GET", "/v1/stores", answered(own.stores)),

@@ -40,6 +40,8 @@ class Layers(Mirror[layers.Layers]):
     pull = blocking(layers.Layers.pull)
     verify = blocking(layers.Layers.verify)
     gc = blocking(layers.Layers.gc)
+    check = blocking(layers.Layers.check)
+    diff = blocking(layers.Layers.diff)
     stores = blocking(layers.Layers.stores)
     stored = blocking(layers.Layers.stored)
 

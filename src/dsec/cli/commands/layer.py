@@ -10,12 +10,14 @@ import typer
 from dsec.cli.printing import print_json, print_table, say
 from dsec.cli.session import Json, command, with_client
 from dsec.cli.values import pairs, size
-from dsec.errors import ImageCorrupt
+from dsec.errors import ImageCorrupt, InvalidArgument
 
 if TYPE_CHECKING:
     from dsec.api.types import (
+        LayerChecked,
         LayerCollected,
         LayerDetail,
+        LayerDifferences,
         LayerInfo,
         LayerPushed,
         LayerVerified,
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add"]
 
+_LAYER = ("workspace/", "toolkit/", "base/", "@")
+_LETTERS = {"added": "A", "removed": "D", "changed": "C"}
 Reference = Annotated[str, typer.Argument(metavar="REF", help="KIND/NAME:VERSION, @sha256:DIGEST, or both.")]
 Store = Annotated[str | None, typer.Option("--store", metavar="NAME", help="Of the node's settings; its default.")]
 OtherStore = Annotated[str | None, typer.Option("--store", metavar="NAME", help="A store instead of this node.")]
@@ -199,6 +203,48 @@ def verify(
         print(found.digest)
 
 
+def check(
+    parts: Annotated[list[str], typer.Argument(metavar="[IMAGE] REF…", help="An image, then layers, bottom first.")],
+    json: Json = False,
+) -> None:
+    """Say which files of a composition hide one that another of its layers has."""
+    layers = [each for each in parts if each.startswith(_LAYER)]
+    images = [each for each in parts if not each.startswith(_LAYER)]
+    if len(images) > 1 or (images and parts[0] != images[0]):
+        raise InvalidArgument("one image at most, and before the layers")
+
+    async def body(client: DSecClient) -> LayerChecked:
+        return await client.layers.check(layers, image=images[0] if images else None)
+
+    found = with_client(body)
+    if json:
+        print_json(found)
+        return
+    print_table(("PATH", "OF", "HOW", "THAT OF"), [(one.path, one.upper, one.how, one.lower) for one in found.hidden])
+    if found.total > len(found.hidden):
+        say(f"and {found.total - len(found.hidden)} more")
+
+
+def diff(
+    old: Annotated[str, typer.Argument(metavar="A")],
+    new: Annotated[str, typer.Argument(metavar="B")],
+    json: Json = False,
+) -> None:
+    """Say what differs between two layers: A added, D removed, C changed, and in what. Times are not looked at."""
+
+    async def body(client: DSecClient) -> LayerDifferences:
+        return await client.layers.diff(old, new)
+
+    found = with_client(body)
+    if json:
+        print_json(found)
+        return
+    for one in found.files:
+        print(f"{_LETTERS[one.how]} {one.path}" + (f"  ({', '.join(one.fields)})" if one.fields else ""))
+    if found.total > len(found.files):
+        say(f"and {found.total - len(found.files)} more")
+
+
 def remove(
     references: Annotated[list[str], typer.Argument(metavar="REF…", help="Tags, or @sha256:DIGEST.")],
     store: OtherStore = None,
@@ -250,6 +296,8 @@ def add(app: typer.Typer) -> None:
     command(layers, "push")(push)
     command(layers, "pull")(pull)
     command(layers, "verify")(verify)
+    command(layers, "check")(check)
+    command(layers, "diff")(diff)
     command(layers, "rm")(remove)
     command(layers, "gc")(collect)
     command(layers, "stores")(list_stores)

@@ -1,0 +1,264 @@
+"""What is in a layer, read from its EROFS metadata without mounting it.
+
+Only what ``mkfs_argv`` makes is read: uncompressed inodes, file contents in one extra device. The metadata may come
+from a store, so every offset and every count in it is treated as hostile.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from dsec.errors import ImageCorrupt, Unsupported
+
+__all__ = ["LayerTree", "Node"]
+
+_MAGIC = 0xE0F5E1E2
+_SUPER_AT = 1024
+_SUPER = struct.Struct("<IIIBBHQQIIII")
+_COMPACT = struct.Struct("<HHHHIIIIHHI")
+_EXTENDED = struct.Struct("<HHHHQIIIIQII")
+_DIRENT = struct.Struct("<QHBB")
+_XATTR_HEAD = 12
+_XATTR_ENTRY = struct.Struct("<BBH")
+_TRUSTED = 4
+_HOLE = 0xFFFFFFFF
+_PLAIN, _INLINE, _CHUNKS = 0, 2, 4
+_INDEXES = 0x20
+_MOST_DEPTH = 4096
+_MOST_LINK = 1 << 16
+_MOST_DIRECTORY = 1 << 30
+_MOST_FILE = 1 << 42
+_PIECE = 1 << 20
+
+
+class Node(NamedTuple):
+    """A file of a layer."""
+
+    path: bytes
+    """From the root, without a slash in front; empty for the root itself."""
+    mode: int
+    """Kind and permissions, as ``st_mode``."""
+    uid: int
+    gid: int
+    size: int
+    rdev: int
+    """Of devices, as the kernel encodes it; 0 of a character device is a whiteout."""
+    target: bytes
+    """Of symbolic links."""
+    opaque: bool
+    """A directory that hides what lower layers have in it."""
+    nid: int
+    """Equal for hard links of one file."""
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is one."""
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_whiteout(self) -> bool:
+        """Whether it stands for a file of a lower layer that is removed."""
+        return stat.S_ISCHR(self.mode) and self.rdev == 0
+
+
+class _Inode(NamedTuple):
+    at: int
+    layout: int
+    xattr_bytes: int
+    mode: int
+    size: int
+    value: int
+    uid: int
+    gid: int
+    head_bytes: int
+
+
+class LayerTree:
+    """A layer's files; a context manager. Every method may raise ImageCorrupt."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._data = -1
+        with (directory / "metadata").open("rb") as file:
+            try:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except ValueError:
+                raise _damaged("it is empty") from None
+        self._read_super()
+
+    def __enter__(self) -> LayerTree:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._map.close()
+        if self._data >= 0:
+            os.close(self._data)
+
+    def _bytes(self, at: int, length: int) -> bytes:
+        if at < 0 or length < 0 or at + length > len(self._map):
+            raise _damaged("it points outside itself")
+        return self._map[at : at + length]
+
+    def _unpack(self, form: struct.Struct, at: int) -> tuple[int, ...]:
+        return form.unpack(self._bytes(at, form.size))
+
+    def _read_super(self) -> None:
+        magic, _, _, block_bits, _, root, _, _, _, _, meta, shared = self._unpack(_SUPER, _SUPER_AT)
+        if magic != _MAGIC:
+            raise _damaged("it is no EROFS")
+        if not 9 <= block_bits <= 16:
+            raise _damaged("its blocks have an impossible size")
+        self._block = 1 << block_bits
+        self._root = root
+        self._inodes_at = meta * self._block
+        self._shared_at = shared * self._block
+
+    def walk(self) -> Iterator[Node]:
+        """Every file, the root first, each directory before what is in it."""
+        stack: list[tuple[bytes, int, int]] = [(b"", self._root, 0)]
+        # A tree has each of its directories once: more of them than inodes fit is a loop.
+        left = len(self._map) // 32 + 1
+        while stack:
+            path, nid, depth = stack.pop()
+            inode = self._inode(nid)
+            yield self._node(path, nid, inode)
+            if not stat.S_ISDIR(inode.mode):
+                continue
+            left -= 1
+            if left < 0 or depth > _MOST_DEPTH:
+                raise _damaged("a directory is in itself")
+            stack += ((_join(path, name), child, depth + 1) for name, child in self._entries(inode))
+
+    def _inode(self, nid: int) -> _Inode:
+        at = self._inodes_at + nid * 32
+        form = int.from_bytes(self._bytes(at, 2), "little")
+        if form & 1:
+            _, icount, mode, _, size, value, _, uid, gid, _, _, _ = self._unpack(_EXTENDED, at)
+            head = 64
+        else:
+            _, icount, mode, _, size, _, value, _, uid, gid, _ = self._unpack(_COMPACT, at)
+            head = 32
+        xattrs = _XATTR_HEAD + 4 * (icount - 1) if icount else 0
+        return _Inode(at, form >> 1 & 7, xattrs, mode, size, value, uid, gid, head)
+
+    def _node(self, path: bytes, nid: int, inode: _Inode) -> Node:
+        kind = stat.S_IFMT(inode.mode)
+        if kind == stat.S_IFLNK and inode.size > _MOST_LINK:
+            raise _damaged("a link is impossibly long")
+        return Node(
+            path,
+            inode.mode,
+            inode.uid,
+            inode.gid,
+            inode.size if kind in (stat.S_IFREG, stat.S_IFLNK) else 0,
+            inode.value if kind in (stat.S_IFCHR, stat.S_IFBLK) else 0,
+            self._flat(inode) if kind == stat.S_IFLNK else b"",
+            kind == stat.S_IFDIR and self._is_opaque(inode),
+            nid,
+        )
+
+    def _flat(self, inode: _Inode) -> bytes:
+        """The content of a directory or link, which lies in the metadata."""
+        if inode.size > _MOST_DIRECTORY:
+            raise _damaged("a directory is impossibly large")
+        start = inode.value * self._block
+        if inode.layout == _PLAIN:
+            return self._bytes(start, inode.size)
+        if inode.layout != _INLINE:
+            raise Unsupported("the layer holds a directory or link that is not flat")
+        tail = inode.size % self._block
+        whole = self._bytes(start, inode.size - tail) if inode.size > tail else b""
+        return whole + self._bytes(inode.at + inode.head_bytes + inode.xattr_bytes, tail)
+
+    def _entries(self, inode: _Inode) -> Iterator[tuple[bytes, int]]:
+        content = self._flat(inode)
+        for at in range(0, len(content), self._block):
+            block = content[at : at + self._block]
+            if len(block) < _DIRENT.size:
+                raise _damaged("a directory is cut short")
+            first = _DIRENT.unpack_from(block)[1]
+            if first % _DIRENT.size or not _DIRENT.size <= first <= len(block):
+                raise _damaged("a directory is malformed")
+            found = [_DIRENT.unpack_from(block, each) for each in range(0, first, _DIRENT.size)]
+            ends = [offset for _, offset, _, _ in found[1:]] + [len(block)]
+            for (nid, offset, _, _), end in zip(found, ends, strict=True):
+                name = block[offset:end].split(b"\0", 1)[0]
+                if not first <= offset <= end <= len(block) or not name or b"/" in name:
+                    raise _damaged("a name is malformed")
+                if name not in (b".", b".."):
+                    yield name, nid
+
+    def _is_opaque(self, inode: _Inode) -> bool:
+        if not inode.xattr_bytes:
+            return False
+        raw = self._bytes(inode.at + inode.head_bytes, inode.xattr_bytes)
+        shared = raw[4]
+        at = _XATTR_HEAD + 4 * shared
+        if at > len(raw):
+            raise _damaged("an attribute is malformed")
+        places = [int.from_bytes(raw[each : each + 4], "little") for each in range(_XATTR_HEAD, at, 4)]
+        if any(self._is_opaque_entry(self._shared_at + 4 * place) for place in places):
+            return True
+        while at + _XATTR_ENTRY.size <= len(raw):
+            name_length, _, value_length = _XATTR_ENTRY.unpack_from(raw, at)
+            if self._is_opaque_entry(inode.at + inode.head_bytes + at):
+                return True
+            at += -(-(_XATTR_ENTRY.size + name_length + value_length) // 4) * 4
+        return False
+
+    def _is_opaque_entry(self, at: int) -> bool:
+        name_length, prefix, value_length = self._unpack(_XATTR_ENTRY, at)
+        text = self._bytes(at + _XATTR_ENTRY.size, name_length + value_length)
+        return prefix == _TRUSTED and text[:name_length] == b"overlay.opaque" and text[name_length:] == b"y"
+
+    def content(self, node: Node) -> Iterator[bytes]:
+        """A regular file's bytes, in pieces that are the same for the same content."""
+        inode = self._inode(node.nid)
+        if inode.layout in (_PLAIN, _INLINE):
+            yield self._flat(inode)
+            return
+        if inode.layout != _CHUNKS or not inode.value & _INDEXES:
+            raise Unsupported("the layer holds a file that is stored in another way")
+        if inode.size > _MOST_FILE:
+            raise _damaged("a file is impossibly large")
+        chunk_bits = self._block.bit_length() - 1 + (inode.value & 0x1F)
+        for at in range(0, inode.size, _PIECE):
+            yield b"".join(self._extents(inode, chunk_bits, at, min(at + _PIECE, inode.size)))
+
+    def _extents(self, inode: _Inode, chunk_bits: int, at: int, end: int) -> Iterator[bytes]:
+        while at < end:
+            number, inside = at >> chunk_bits, at & (1 << chunk_bits) - 1
+            length = min((1 << chunk_bits) - inside, end - at)
+            yield self._extent(inode, number, inside, length)
+            at += length
+
+    def _extent(self, inode: _Inode, number: int, inside: int, length: int) -> bytes:
+        table = -(-(inode.at + inode.head_bytes + inode.xattr_bytes) // 8) * 8
+        _, device, block = struct.unpack("<HHI", self._bytes(table + number * 8, 8))
+        if block == _HOLE:
+            return bytes(length)
+        if device == 0:
+            return self._bytes(block * self._block + inside, length)
+        raw = os.pread(self._data_fd(), length, block * self._block + inside)
+        if len(raw) != length:
+            raise _damaged("a file lies beyond the end of the data")
+        return raw
+
+    def _data_fd(self) -> int:
+        if self._data < 0:
+            self._data = os.open(self._directory / "data", os.O_RDONLY | os.O_CLOEXEC)
+        return self._data
+
+
+def _join(path: bytes, name: bytes) -> bytes:
+    return path + b"/" + name if path else name
+
+
+def _damaged(why: str) -> ImageCorrupt:
+    return ImageCorrupt(f"the metadata of a layer is damaged: {why}", remedy="dsec layer verify says which")
