@@ -39,7 +39,9 @@ impl Keeper {
             (_, None) => return Err("the first message is no hello".to_owned()),
             (Call::Hello { .. }, Some(_)) => Err(refusal("invalid", "hello comes once")),
             (Call::Services, _) => Ok(Answer::Services(self.services.shown())),
-            (Call::List { after }, _) => Ok(self.objects.page(after.as_deref())),
+            (Call::List { after }, Some(role)) => {
+                Ok(self.objects.page(after.as_deref(), |id| role.sees(id)))
+            }
             (Call::Shutdown, _) => return self.ask_shutdown(asker),
             (
                 Call::Restart {
@@ -52,19 +54,25 @@ impl Keeper {
                 return Ok(());
             }
             (_, Some(Role::Control)) => Err(refusal("invalid", "only the runtime may ask this")),
-            (call, Some(Role::Runtime)) => return self.take_runtime_call(asker, call, fds),
+            (call, Some(role)) => return self.take_object_call(asker, role, call, fds),
         };
         self.connections
             .reply(asker, answer, Vec::new(), &self.poll);
         Ok(())
     }
 
-    fn take_runtime_call(
+    fn take_object_call(
         &mut self,
         asker: Asker,
+        role: Role,
         call: Call,
         fds: Vec<OwnedFd>,
     ) -> Result<(), String> {
+        if let Err(refused) = may(role, &call) {
+            self.connections
+                .reply(asker, Err(refused), Vec::new(), &self.poll);
+            return Ok(());
+        }
         let mut sent = Vec::new();
         let answer = match call {
             Call::Spawn {
@@ -112,13 +120,14 @@ impl Keeper {
             return Err(refusal("version", message));
         }
         let role = match role {
-            "runtime" if self.connections.runtime().is_some() => {
-                return Err(refusal("busy", "another runtime is connected"));
-            }
             "runtime" => Role::Runtime,
+            "holder" => Role::Holder,
             "control" => Role::Control,
             other => return Err(refusal("invalid", format!("there is no role {other:?}"))),
         };
+        if role != Role::Control && self.connections.of(role).is_some() {
+            return Err(refusal("busy", "another one of this role is connected"));
+        }
         if let Some(open) = self.connections.open.get_mut(&number) {
             open.role = Some(role);
         }
@@ -224,6 +233,24 @@ impl Keeper {
             Err(errno) => Err(refusal("invalid", format!("signal {signal}: {errno}"))),
         }
     }
+}
+
+/// Nobody touches another's objects, and the holder has no processes.
+fn may(role: Role, call: &Call) -> Result<(), Refusal> {
+    let (objects, process): (&[String], bool) = match call {
+        Call::Put { object_id, .. } | Call::Fetch { object_id } => {
+            (std::slice::from_ref(object_id), false)
+        }
+        Call::Ack { object_ids } => (object_ids, false),
+        Call::Spawn { object_id, .. }
+        | Call::Retag { object_id, .. }
+        | Call::Signal { object_id, .. } => (std::slice::from_ref(object_id), true),
+        _ => (&[], false),
+    };
+    if process && role == Role::Holder || objects.iter().any(|object_id| !role.sees(object_id)) {
+        return Err(refusal("invalid", "this is not its caller's to ask"));
+    }
+    Ok(())
 }
 
 /// A real-time signal, those that the C library keeps for itself left out.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-use dsec_proto::keeper::{Answer, Message, Refusal};
+use dsec_proto::keeper::{Answer, Message, Refusal, HOLDER_OBJECTS};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::SocketFlags;
@@ -30,6 +30,15 @@ pub(crate) struct Asker {
 pub(crate) enum Role {
     Runtime,
     Control,
+    Holder,
+}
+
+impl Role {
+    /// Whether an object concerns this peer: the layer holder has its own, and the runtime all others.
+    pub(crate) fn sees(self, object_id: &str) -> bool {
+        let of_the_holder = object_id.starts_with(HOLDER_OBJECTS);
+        self == Self::Control || of_the_holder == (self == Self::Holder)
+    }
 }
 
 /// A packet that waits for room.
@@ -109,10 +118,15 @@ impl Connections {
 
     /// The runtime's connection.
     pub(crate) fn runtime(&self) -> Option<u32> {
-        let is_runtime = |(number, connection): (&u32, &Connection)| {
-            (connection.role == Some(Role::Runtime)).then_some(*number)
+        self.of(Role::Runtime)
+    }
+
+    /// The connection of one of the two that there is one of.
+    pub(crate) fn of(&self, role: Role) -> Option<u32> {
+        let has_role = |(number, connection): (&u32, &Connection)| {
+            (connection.role == Some(role)).then_some(*number)
         };
-        self.open.iter().find_map(is_runtime)
+        self.open.iter().find_map(has_role)
     }
 
     /// Answer a request; an asker that is gone needs none.

@@ -87,13 +87,16 @@ impl Objects {
         self.by_id.values().any(Object::has_live_process)
     }
 
-    /// The page of `List` after an ID.
-    pub(crate) fn page(&self, after: Option<&str>) -> Answer {
+    /// The page of `List` after an ID, of those that the asker sees.
+    pub(crate) fn page(&self, after: Option<&str>, sees: impl Fn(&str) -> bool) -> Answer {
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut objects = Vec::new();
         let mut bytes = 0;
         let mut more = false;
         for (object_id, object) in self.by_id.range::<str, _>((start, Bound::Unbounded)) {
+            if !sees(object_id) {
+                continue;
+            }
             let shown = object.shown(object_id);
             bytes += OBJECT_BYTES + object_id.len() + shown.tag.len() + ended_bytes(&shown);
             if bytes > PAGE_BYTES && !objects.is_empty() {
@@ -145,7 +148,7 @@ mod tests {
         let mut seen = Vec::new();
         let mut after: Option<String> = None;
         loop {
-            let answer = objects.page(after.as_deref());
+            let answer = objects.page(after.as_deref(), |_| true);
             let message = Message::Reply {
                 id: u64::MAX,
                 result: Ok(answer.clone()),

@@ -171,6 +171,7 @@ fn save_connection((number, connection): (&u32, &Connection)) -> SavedConnection
         role: connection.role.map(|role| match role {
             Role::Runtime => "runtime".to_owned(),
             Role::Control => "control".to_owned(),
+            Role::Holder => "holder".to_owned(),
         }),
         outgoing: outgoing.collect(),
     }

@@ -203,6 +203,7 @@ fn restore_connection(saved: SavedConnection, taken: &mut Taken) -> (u32, Connec
         socket: Taken::sole(saved.socket),
         role: saved.role.map(|role| match role.as_str() {
             "runtime" => Role::Runtime,
+            "holder" => Role::Holder,
             _ => Role::Control,
         }),
     };

@@ -1,6 +1,6 @@
 //! `keeper.sock`: SOCK_SEQPACKET, one msgpack map per packet, descriptors by SCM_RIGHTS.
 //!
-//! One `runtime` connection at a time, and any number of short `control` connections from the CLI.
+//! One `runtime` connection at a time, one `holder`, and any number of short `control` connections from the CLI.
 
 use dsec_session::plan::{Failure, FdIndex, Plan};
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,8 @@ pub const VERSION: u32 = 1;
 pub const MAX_PACKET: usize = 64 * 1024;
 /// Most descriptors in one packet.
 pub const MAX_FDS: usize = 64;
+/// What the IDs of the layer holder's objects begin with; those of the runtime do not.
+pub const HOLDER_OBJECTS: &str = "holder/";
 /// Longest tag.
 pub const MAX_TAG: usize = 4096;
 
@@ -31,7 +33,7 @@ pub enum Call {
     Hello {
         /// [`VERSION`].
         version: u32,
-        /// `runtime` or `control`.
+        /// `runtime`, `holder` or `control`.
         role: String,
     },
     /// Make a process. A known `object_id` answers with the object that exists (`existing: true`). The

@@ -18,7 +18,6 @@ pub mod host;
 pub mod limits;
 pub mod link;
 pub mod port;
-pub mod privileges;
 pub mod serve;
 pub mod state;
 pub mod target;

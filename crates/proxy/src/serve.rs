@@ -6,13 +6,14 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use dsec_session::unprivileged;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioTimer;
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::Config;
 use crate::state::State;
-use crate::{connect, link, port, privileges};
+use crate::{connect, link, port};
 
 /// For the head of a request, and for the next one on an idle connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(15);
@@ -41,7 +42,7 @@ pub fn serve(config: &Path) -> Result<(), String> {
         dsec_fault::turn_on(directory).map_err(|error| error.to_string())?;
     }
     let uid = config.uid;
-    privileges::become_user(uid).map_err(|error| format!("becoming user {uid}: {error}"))?;
+    unprivileged::become_user(uid).map_err(|error| format!("becoming user {uid}: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

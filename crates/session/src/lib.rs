@@ -32,4 +32,5 @@ mod sys;
 mod tar;
 mod terminal;
 mod unpack;
+pub mod unprivileged;
 mod users;

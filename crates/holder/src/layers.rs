@@ -1,0 +1,311 @@
+//! The layers that are filled: their files, their marks, what the keeper holds of them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use dsec_proto::filled::Bits;
+use dsec_proto::keeper::{Object, HOLDER_OBJECTS};
+use dsec_proto::loading::Going;
+use rustix::fs::{fstat, openat, unlinkat, AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::fan::Group;
+use crate::journal::{Entry, ANY};
+use crate::keeper::Keeper;
+use crate::table;
+
+/// The layer of an event of a file that is no layer's (any more).
+const NONE: u32 = u32::MAX;
+/// Most layers at once.
+const MOST: usize = 1000;
+/// Longest record: of 1 TiB.
+const LONGEST_RECORD: usize = 1 << 20;
+
+/// One that is not complete.
+#[derive(Debug)]
+pub struct Layer {
+    /// Its digest.
+    pub digest: String,
+    /// Whether the fetcher has found its index right.
+    pub took: bool,
+    directory: OwnedFd,
+    data: OwnedFd,
+    shared: OwnedFd,
+    bits: Bits,
+    identity: (u64, u64),
+    size: u64,
+}
+
+/// All of them, by number.
+#[derive(Debug)]
+pub struct Layers {
+    open: BTreeMap<u32, Layer>,
+    by_file: HashMap<(u64, u64), u32>,
+    /// Files that became complete: an event may still be on its way when their mark goes.
+    complete: HashSet<(u64, u64)>,
+    next: u32,
+}
+
+/// What came of opening one.
+#[derive(Debug)]
+pub enum Opened {
+    /// All of it is there.
+    Complete,
+    /// It was open before.
+    Known(u32),
+    /// It is new.
+    New(u32),
+}
+
+fn name_of(digest: &str) -> String {
+    format!("{HOLDER_OBJECTS}layer/{digest}")
+}
+
+fn file_of(directory: &OwnedFd, name: &str, write: bool) -> io::Result<OwnedFd> {
+    let how = if write { OFlags::RDWR } else { OFlags::RDONLY };
+    let flags = how | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    table::aside(openat(directory, name, flags, Mode::empty())?)
+}
+
+impl Layers {
+    /// Those that a dead holder had, marked as they were.
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn take_up(keeper: &mut Keeper, group: &Group) -> io::Result<Self> {
+        let mut layers = Self {
+            open: BTreeMap::new(),
+            by_file: HashMap::new(),
+            complete: HashSet::new(),
+            next: ANY + 1,
+        };
+        for object in keeper.list()? {
+            let Some((number, digest)) = read_tag(&object) else {
+                continue;
+            };
+            let fds = <[OwnedFd; 3]>::try_from(keeper.fetch(&object.object_id)?);
+            let [directory, data, shared] =
+                fds.map_err(|_| io::Error::other("the keeper holds another number of files"))?;
+            let size = size_of(&data)?;
+            let bits = Bits::map(shared.as_fd(), size)?;
+            // It may have died between handing over and marking.
+            group.mark(data.as_fd())?;
+            layers.next = layers.next.max(number + 1);
+            let identity = table::identity_of(&data)?;
+            let layer = Layer {
+                digest,
+                took: false,
+                directory,
+                data,
+                shared,
+                bits,
+                identity,
+                size,
+            };
+            layers.add(number, layer);
+        }
+        Ok(layers)
+    }
+
+    fn add(&mut self, number: u32, layer: Layer) {
+        self.by_file.insert(layer.identity, number);
+        self.complete.remove(&layer.identity);
+        self.open.insert(number, layer);
+    }
+
+    /// Opens the files of a layer, hands them to the keeper, and then marks: a reader never waits for a file that a
+    /// successor could not fill.
+    ///
+    /// # Errors
+    /// Why it cannot be filled.
+    pub fn open(
+        &mut self,
+        keeper: &mut Keeper,
+        group: &Group,
+        digest: &str,
+        directory: OwnedFd,
+    ) -> io::Result<Opened> {
+        if let Some((number, _)) = self.open.iter().find(|(_, layer)| layer.digest == digest) {
+            return Ok(Opened::Known(*number));
+        }
+        if self.open.len() >= MOST {
+            return Err(io::Error::other("too many layers are not complete"));
+        }
+        let filled = match file_of(&directory, "filled", false) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                return Ok(Opened::Complete)
+            }
+            filled => filled?,
+        };
+        let data = file_of(&directory, "data", true)?;
+        let size = size_of(&data)?;
+        let (bits, shared) = Bits::new(size, &content(&filled)?)?;
+        let number = self.next;
+        self.next += 1;
+        let layer = Layer {
+            digest: digest.to_owned(),
+            took: false,
+            identity: table::identity_of(&data)?,
+            shared: table::aside(shared)?,
+            directory,
+            data,
+            bits,
+            size,
+        };
+        let tag = rmp_serde::to_vec(&(number, digest)).map_err(io::Error::other)?;
+        let fds = [
+            layer.directory.as_fd(),
+            layer.data.as_fd(),
+            layer.shared.as_fd(),
+        ];
+        keeper.put(&name_of(digest), tag, &fds)?;
+        group.mark(layer.data.as_fd())?;
+        self.add(number, layer);
+        Ok(Opened::New(number))
+    }
+
+    /// Unmarks and forgets one.
+    ///
+    /// # Errors
+    /// What the kernel or the keeper says.
+    pub fn close(&mut self, keeper: &mut Keeper, group: &Group, number: u32) -> io::Result<()> {
+        if let Some(layer) = self.open.get(&number) {
+            group.unmark(layer.data.as_fd())?;
+            keeper.forget(&name_of(&layer.digest))?;
+            self.by_file.remove(&layer.identity);
+            self.open.remove(&number);
+        }
+        Ok(())
+    }
+
+    /// The fetcher says that all of one is there and on disk. Its mark goes, and its record: without one a layer is
+    /// complete. Returns whether that is so.
+    ///
+    /// # Errors
+    /// What the kernel or the keeper says.
+    pub fn complete(
+        &mut self,
+        keeper: &mut Keeper,
+        group: &Group,
+        number: u32,
+    ) -> io::Result<bool> {
+        let Some(layer) = self.open.get(&number).filter(|layer| layer.bits.complete()) else {
+            return Ok(false);
+        };
+        match unlinkat(&layer.directory, "filled", AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        self.complete.insert(layer.identity);
+        self.close(keeper, group, number)?;
+        Ok(true)
+    }
+
+    /// What the fetcher needs of one: `layer.json`, `chunks`, `data`, `filled`, and the shared bits.
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn parcel(&self, number: u32) -> io::Result<Option<(String, Vec<OwnedFd>)>> {
+        let Some(layer) = self.open.get(&number) else {
+            return Ok(None);
+        };
+        let at = |name, write| file_of(&layer.directory, name, write);
+        let fds = vec![
+            at("layer.json", false)?,
+            at("chunks", false)?,
+            layer.data.try_clone()?,
+            at("filled", true)?,
+            layer.shared.try_clone()?,
+        ];
+        Ok(Some((layer.digest.clone(), fds)))
+    }
+
+    /// Whose file an event is about.
+    #[must_use]
+    pub fn of_event(&self, number: i32) -> u32 {
+        let layer = table::identity(number).ok();
+        let layer = layer.and_then(|file| self.by_file.get(&file).copied());
+        layer.unwrap_or(NONE)
+    }
+
+    /// Whether a reader may go on: all that it wants is there. `None`: nobody can fill it any more.
+    #[must_use]
+    pub fn is_there(&self, entry: &Entry) -> Option<bool> {
+        let covers = |layer: &Layer| layer.bits.covers(entry.event.offset, entry.event.length);
+        match entry.layer {
+            ANY => Some(self.open.values().all(covers)),
+            number => match self.open.get(&number) {
+                Some(layer) => Some(covers(layer)),
+                None => {
+                    let file = table::identity(entry.event.fd).ok()?;
+                    self.complete.contains(&file).then_some(true)
+                }
+            },
+        }
+    }
+
+    /// Numbers of the layers that may be what an entry is about.
+    #[must_use]
+    pub fn concerned(&self, entry: &Entry) -> Vec<u32> {
+        let open = self.open.keys().copied();
+        open.filter(|number| entry.layer == ANY || entry.layer == *number)
+            .collect()
+    }
+
+    /// A layer by its number.
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut Layer> {
+        self.open.get_mut(&number)
+    }
+
+    /// A layer's number.
+    #[must_use]
+    pub fn number(&self, digest: &str) -> Option<u32> {
+        let found = self.open.iter().find(|(_, layer)| layer.digest == digest);
+        found.map(|(number, _)| *number)
+    }
+
+    /// All numbers.
+    #[must_use]
+    pub fn numbers(&self) -> Vec<u32> {
+        self.open.keys().copied().collect()
+    }
+
+    /// How far each is.
+    #[must_use]
+    pub fn going(&self) -> Vec<Going> {
+        let going = |layer: &Layer| Going {
+            digest: layer.digest.clone(),
+            bytes: layer.size,
+            filled_bytes: layer
+                .size
+                .min(layer.bits.count() * dsec_proto::loading::CHUNK),
+        };
+        self.open.values().map(going).collect()
+    }
+}
+
+fn read_tag(object: &Object) -> Option<(u32, String)> {
+    rmp_serde::from_slice(&object.tag).ok()
+}
+
+fn size_of(file: &OwnedFd) -> io::Result<u64> {
+    let found = fstat(file)?;
+    if found.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    u64::try_from(found.st_size).map_err(io::Error::other)
+}
+
+fn content(file: &OwnedFd) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; LONGEST_RECORD];
+    let mut have = 0;
+    loop {
+        match rustix::io::pread(file, &mut bytes[have..], have as u64)? {
+            0 => break,
+            read => have += read,
+        }
+    }
+    bytes.truncate(have);
+    Ok(bytes)
+}

@@ -1,0 +1,5 @@
+//! What the kernel does with marked files below EROFS, and what goes wrong without each rule that the loader follows.
+//! Needs root, Linux 6.14 and erofs-utils.
+
+mod erofs;
+mod mechanism;

@@ -1,0 +1,121 @@
+//! Whoever dies, readers wait and then read what is right.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use dsec_proto::loading::CHUNK;
+
+use super::layer::open;
+use super::node::Node;
+use super::readers::{strewn, Readers};
+
+const SIZE: usize = 32 << 20;
+
+/// 100 readers, and holder and fetcher killed while they wait and again while they read: every byte is right, and nobody
+/// is left waiting.
+#[test]
+fn killed_in_the_middle() {
+    let mut node = Node::start(60);
+    let layer = node.publish(SIZE);
+    let (blobs, away) = (node.dir.join("store/blobs"), node.dir.join("store/away"));
+    fs::rename(&blobs, &away).expect("renamed");
+    node.open(&layer).expect("opened");
+    let mount = layer.mount();
+    let readers = Readers::start(open(&mount), strewn(100, SIZE, 1 << 20));
+    node.until("they wait", |counts, _| counts.waiting > 8);
+    for name in ["fetcher", "holder", "fetcher", "holder"] {
+        node.kill_one(name);
+        node.until("they wait on", |counts, _| counts.waiting > 8);
+    }
+    fs::rename(&away, &blobs).expect("renamed");
+    for name in ["fetcher", "holder"] {
+        node.kill_one(name);
+    }
+    readers.are_exact(&layer);
+    node.until("nobody waits", |counts, _| counts.waiting == 0);
+}
+
+/// Fetcher and holder killed together, and the holder's successor killed before there is a fetcher.
+#[test]
+fn killed_together() {
+    let mut node = Node::start(60);
+    let layer = node.publish(SIZE);
+    node.open(&layer).expect("opened");
+    let mount = layer.mount();
+    let readers = Readers::start(open(&mount), strewn(100, SIZE, 1 << 20));
+    node.kill_one("fetcher");
+    node.kill_one("holder");
+    node.kill_one("holder");
+    readers.are_exact(&layer);
+    node.until("nobody waits", |counts, _| counts.waiting == 0);
+}
+
+/// All of a layer read: its record goes, its mark too, and it is what was published. Opened again nobody is asked.
+#[test]
+fn complete() {
+    let mut node = Node::start(30);
+    let layer = node.publish(SIZE);
+    node.open(&layer).expect("opened");
+    let mount = layer.mount();
+    Readers::start(open(&mount), vec![(0, SIZE)]).are_exact(&layer);
+    // What mkfs.erofs put between the files is read by nobody: as much as the reader did not want is asked for here.
+    let direct = fs::File::open(layer.directory.join("data")).expect("opened");
+    let mut last = [0; 1];
+    for chunk in 0..(layer.data.len() as u64).div_ceil(CHUNK) {
+        direct
+            .read_exact_at(&mut last, chunk * CHUNK)
+            .expect("read");
+    }
+    node.until("complete", |_, layers| layers.is_empty());
+    assert!(!layer.directory.join("filled").exists());
+    assert!(layer.here() == layer.data);
+    node.kill_one("fetcher");
+    node.open(&layer).expect("without anybody's help");
+    let again = layer.mount();
+    Readers::start(open(&again), vec![(0, SIZE)]).are_exact(&layer);
+}
+
+/// What a crash leaves is trusted as far as its record goes: the record claims only what was on disk before it, and what
+/// it does not claim is fetched again.
+#[test]
+fn crashed() {
+    let mut node = Node::start(30);
+    let layer = node.publish(SIZE);
+    node.open(&layer).expect("opened");
+    let mount = layer.mount();
+    Readers::start(open(&mount), vec![(0, 8 << 20)]).are_exact(&layer);
+    drop(mount);
+    node.close(&layer);
+    let record = layer.directory.join("filled");
+    let end = std::time::Instant::now() + super::node::PATIENCE;
+    while fs::metadata(&record).expect("there").len() == 0 {
+        assert!(std::time::Instant::now() < end, "no record");
+        std::thread::yield_now();
+    }
+    node.restart();
+    let bits = fs::read(&record).expect("read").split_off(16);
+    let data = fs::File::options()
+        .write(true)
+        .open(layer.directory.join("data"))
+        .expect("opened");
+    let mut trusted = 0;
+    for chunk in 0..layer.data.len() / CHUNK as usize {
+        let from = chunk * CHUNK as usize;
+        let has = bits[chunk / 8] >> (chunk % 8) & 1 == 1;
+        if has {
+            trusted += 1;
+            let here = &layer.here()[from..from + CHUNK as usize];
+            assert!(here == &layer.data[from..from + CHUNK as usize]);
+        } else {
+            // As if its write had not reached the disk.
+            data.write_all_at(&[0xee; CHUNK as usize], from as u64)
+                .expect("written");
+        }
+    }
+    assert!(trusted >= 32, "{trusted}");
+    node.open(&layer).expect("opened");
+    let mount = layer.mount();
+    Readers::start(open(&mount), vec![(0, SIZE)]).are_exact(&layer);
+    let (counts, _) = node.going();
+    assert!(counts.hits > 0, "what is recorded is not fetched again");
+}

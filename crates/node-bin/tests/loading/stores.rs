@@ -1,0 +1,127 @@
+//! Stores that are away, or lie; and how often they are asked.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use super::layer::open;
+use super::node::Node;
+use super::readers::{Read, Readers};
+
+const SIZE: usize = 8 << 20;
+
+fn errno(read: &Read) -> Option<i32> {
+    read.as_ref().err().and_then(std::io::Error::raw_os_error)
+}
+
+/// A store that is away makes readers wait; back in time, they read on.
+#[test]
+fn away_and_back() {
+    let mut node = Node::start(30);
+    let layer = node.publish(SIZE);
+    let (blobs, away) = (node.dir.join("store/blobs"), node.dir.join("store/away"));
+    fs::rename(&blobs, &away).expect("renamed");
+    node.open(&layer).expect("opened");
+    let mount = layer.mount();
+    let readers = Readers::start(open(&mount), vec![(0, 4096), (4 << 20, 4096)]);
+    node.until("it has been tried", |counts, _| counts.fetched.retries > 1);
+    fs::rename(&away, &blobs).expect("renamed");
+    readers.are_exact(&layer);
+}
+
+/// Away for too long it is an error of these reads, never zeros; a later read finds it back.
+#[test]
+fn away_for_too_long() {
+    let mut node = Node::start(1);
+    let layer = node.publish(SIZE);
+    let (blobs, away) = (node.dir.join("store/blobs"), node.dir.join("store/away"));
+    fs::rename(&blobs, &away).expect("renamed");
+    node.open(&layer).expect("opened");
+    let mount = layer.mount();
+    let readers = Readers::start(open(&mount), vec![(0, 4096), (4 << 20, 4096)]);
+    for read in readers.finish() {
+        assert_eq!(
+            errno(&read),
+            Some(libc::EIO),
+            "{:?}",
+            read.map(|bytes| bytes.len())
+        );
+    }
+    fs::rename(&away, &blobs).expect("renamed");
+    Readers::start(open(&mount), vec![(0, SIZE)]).are_exact(&layer);
+}
+
+/// A chunk with other bytes is fetched once more and then an error of its readers; the others are served, and so is it
+/// once the store has it right.
+#[test]
+fn corrupt() {
+    let mut node = Node::start(30);
+    let layer = node.publish(SIZE);
+    let right = fs::read(&layer.blob).expect("read");
+    let mut wrong = right.clone();
+    wrong[1000] ^= 1;
+    fs::write(&layer.blob, &wrong).expect("written");
+    node.open(&layer).expect("opened");
+    let mount = layer.mount();
+    let readers = Readers::start(open(&mount), vec![(0, 4096), (4 << 20, 4096)]);
+    let reads = readers.finish();
+    assert_eq!(errno(&reads[0]), Some(libc::EIO));
+    assert!(reads[1]
+        .as_ref()
+        .is_ok_and(|read| read == &layer.content[4 << 20..(4 << 20) + 4096]));
+    node.until("told", |counts, _| {
+        counts.fetched.corrupt >= 2 && counts.denied >= 1
+    });
+    let log = fs::read_to_string(node.dir.join("fetcher.log")).expect("a log");
+    assert!(log.contains("corrupt_chunk") && log.contains(&layer.digest));
+    let mended = layer.blob.with_extension("new");
+    fs::write(&mended, &right).expect("written");
+    fs::rename(&mended, &layer.blob).expect("renamed");
+    Readers::start(open(&mount), vec![(0, SIZE)]).are_exact(&layer);
+}
+
+/// However many want the same range, it is fetched once.
+#[test]
+fn one_fetch_for_all() {
+    let mut node = Node::start(30);
+    let layer = node.publish(SIZE);
+    let (blobs, away) = (node.dir.join("store/blobs"), node.dir.join("store/away"));
+    fs::rename(&blobs, &away).expect("renamed");
+    node.open(&layer).expect("opened");
+    // A mount each, so that none waits for another's page.
+    let mounts: Vec<_> = (0..40).map(|_| layer.mount()).collect();
+    let readers: Vec<_> = mounts
+        .iter()
+        .map(|mount| Readers::start(open(mount), vec![(1 << 20, 4096)]))
+        .collect();
+    node.until("all wait", |counts, _| counts.waiting == 40);
+    fs::rename(&away, &blobs).expect("renamed");
+    for readers in readers {
+        readers.are_exact(&layer);
+    }
+    node.until("told", |counts, _| counts.fetched.filled_bytes > 0);
+    let (counts, layers) = node.going();
+    assert_eq!(counts.fetched.filled_bytes, layers[0].filled_bytes);
+    assert!(layers[0].filled_bytes <= 1 << 20, "{layers:?}");
+    assert_eq!((counts.misses, counts.denied), (40, 0));
+}
+
+/// A layer whose files are not those of its digest is not opened; neither is one whose store the fetcher may not read
+/// given any bytes.
+#[test]
+fn refused() {
+    let mut node = Node::start(1);
+    let layer = node.publish(1 << 20);
+    let index = layer.directory.join("chunks");
+    let mut bytes = fs::read(&index).expect("read");
+    bytes[60] ^= 1;
+    fs::write(&index, &bytes).expect("written");
+    let why = node.open(&layer).expect_err("refused");
+    assert!(why.contains("chunk index"), "{why}");
+    bytes[60] ^= 1;
+    fs::write(&index, &bytes).expect("written");
+    fs::set_permissions(&layer.blob, fs::Permissions::from_mode(0o600)).expect("changed");
+    node.open(&layer).expect("opened");
+    let mount = layer.mount();
+    let reads = Readers::start(open(&mount), vec![(0, 4096)]).finish();
+    assert_eq!(errno(&reads[0]), Some(libc::EIO), "it is another user");
+}
