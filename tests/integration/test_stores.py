@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import tarfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 import dsec
+from dsec.images.samples import Member, docker_archive, layer_archive
 from dsec.testing.node import RunningNode, private_node
 from dsec.testing.seaweed import Seaweed, mounted, seaweed
+
+from .test_cli import dsec as dsec_command
 
 pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(180)]
 IMAGE = "dsec/debian:12"
@@ -185,3 +190,71 @@ async def test_layers_are_held_against_each_other(
         "/etc": "removed",
         "/etc/passwd": "removed",
     }
+
+
+async def test_an_image_through_a_store(
+    clients: tuple[dsec.DSecClient, dsec.DSecClient], nodes: tuple[RunningNode, RunningNode], tmp_path: Path
+) -> None:
+    """Pushed by one node, fetched by another that never saw its registry or archive, run there as the image says."""
+    one, two = clients
+    busybox = next(path for path in (Path("build/tools/bin/busybox"), Path("/bin/busybox")) if path.exists())
+    lower = layer_archive([
+        Member(name="bin/", kind=tarfile.DIRTYPE, mode=0o755),
+        Member(name="bin/sh", data=busybox.read_bytes(), mode=0o755),
+        Member(name="etc/who", data=b"lower\n"),
+    ])  # fmt: skip
+    upper = layer_archive([Member(name="etc/who", data=b"upper\n")])
+    archive = docker_archive(
+        tmp_path / "image.tar", [lower, upper], {"Cmd": ["/bin/sh", "-c", "cat /etc/who"], "Env": ["A=b"]},
+        name="team/app:1",
+    )  # fmt: skip
+    made = await one.images.import_(f"docker-archive:{archive}")
+    pushed = await one.images.push("team/app:1", store="dfs")
+    assert pushed.digest == made.digest
+    assert 0 < pushed.sent_bytes < pushed.size_bytes
+    assert (await one.images.push("team/app:1", store="dfs")).sent_bytes < 1_000
+    with pytest.raises(dsec.ImageNotFound):
+        await two.images.fetch("team/other:1", store="dfs")
+    fetched = await two.images.fetch("team/app:1", store="dfs")
+    assert (fetched.layers, fetched.digest, fetched.config.cmd) == (made.layers, made.digest, made.config.cmd)
+    assert [each.reference for each in await two.layers.list() if (each.reference or "").startswith("@")] == []
+    async with two.sandbox("team/app:1", pull="never") as sandbox:
+        assert (await sandbox.run_shell("read who < /etc/who; echo $who $A")).stdout == "upper b\n"
+    await two.images.remove("team/app:1")
+    with pytest.raises(dsec.NotFound):
+        await two.layers.get(f"@sha256:{made.layers[0]}")
+
+
+def test_command_line(nodes: tuple[RunningNode, RunningNode], tmp_path: Path) -> None:
+    """Built of a tar file, pushed, listed, pulled on the other node, shown, checked and removed by ``dsec layer``."""
+    one, two = nodes
+    archive = tmp_path / "tool.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(_tree(tmp_path / "t", "cli"), arcname=".")
+    said = _said(one, "layer", "build", str(archive), "toolkit/cli:1", "--at", "/opt/cli", "--env", "CLI=1",
+                 "--path-append", "/opt/cli/bin")  # fmt: skip
+    digest = said.strip()
+    assert _said(one, "layer", "push", "toolkit/cli:1", "--quiet").strip() == digest
+    listed = _said(two, "layer", "ls", "--store", "bucket").splitlines()
+    assert ["toolkit/cli:1", digest[:12]] in [line.split()[:2] for line in listed]
+    assert _said(two, "layer", "pull", f"toolkit/cli:1@sha256:{digest}").strip() == digest
+    shown = _said(two, "layer", "show", "toolkit/cli:1")
+    assert digest in shown and "CLI=1 PATH=…:/opt/cli/bin" in shown
+    assert (
+        _said(two, "run", "--rm", "--toolkit", "toolkit/cli:1", IMAGE, "sh", "-c", "greet; echo $CLI") == "cli\n1\n"
+    )
+    assert _said(two, "layer", "verify", "toolkit/cli:1", "--store", "bucket", "--deep").strip() == digest
+    assert _said(two, "layer", "check", IMAGE, "toolkit/cli:1").splitlines()[1:] == []
+    assert _said(two, "layer", "diff", "toolkit/cli:1", f"@sha256:{digest}") == ""
+    assert "bucket" in _said(two, "layer", "stores")
+    assert _said(two, "layer", "rm", "toolkit/cli:1").strip() == "toolkit/cli:1"
+    assert json.loads(_said(two, "layer", "gc", "--dry-run", "--json"))["removed_layers"] == []
+    refused = dsec_command(two, "layer", "show", "toolkit/cli:1")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("dsec: ") and "pull it from a store" in refused.stderr
+
+
+def _said(node: RunningNode, *words: str) -> str:
+    done = dsec_command(node, *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

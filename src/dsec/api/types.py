@@ -25,7 +25,10 @@ __all__ = [
     "FileWritten",
     "ImageConfig",
     "ImageInfo",
+    "ImageFetchRequest",
     "ImageProgress",
+    "ImagePushRequest",
+    "ImagePushed",
     "HeartbeatRequest",
     "HiddenFile",
     "ImportRequest",
@@ -55,6 +58,7 @@ __all__ = [
     "ResizeRequest",
     "SandboxInfo",
     "StoreInfo",
+    "StoredImage",
     "StoredTag",
     "SandboxState",
     "Status",
@@ -471,6 +475,42 @@ class ImportRequest(_Request, frozen=True, kw_only=True):
     source: str
     reference: str | None = None
     pull: Literal["missing", "always", "never"] = "always"
+
+
+class ImagePushRequest(_Request, frozen=True, kw_only=True):
+    """``store`` None: the node's default. ``move``: also when the reference means another image there."""
+
+    reference: str
+    store: str | None = None
+    move: bool = False
+
+
+class ImageFetchRequest(_Request, frozen=True, kw_only=True):
+    """An image from a store, not from a registry; ``store`` None: the node's default."""
+
+    reference: str
+    store: str | None = None
+
+
+class ImagePushed(_Answer, frozen=True, kw_only=True):
+    """What publishing an image did; sizes are of all its layers."""
+
+    reference: str
+    digest: str
+    store: str
+    size_bytes: int
+    stored_bytes: int
+    sent_bytes: int
+
+
+class StoredImage(_Answer, frozen=True, kw_only=True):
+    """An image of a store."""
+
+    reference: str
+    digest: str
+    layers: list[str]
+    at: float
+    by: str
 
 
 class LayerEnvironment(_Answer, frozen=True, kw_only=True):

@@ -166,6 +166,14 @@ ROUTES: tuple[Route, ...] = (
         method="POST", path="/v1/images/build", summary="Build the default image; NDJSON of progress",
         request=dict[str, str], answer=types.ImageProgress, streams=True,
     ),
+    Route(
+        method="POST", path="/v1/images/push", summary="Publish an image in a store; NDJSON of progress",
+        request=types.ImagePushRequest, answer=types.ImageProgress, streams=True,
+    ),
+    Route(
+        method="POST", path="/v1/images/fetch", summary="Fetch an image from a store; NDJSON of progress",
+        request=types.ImageFetchRequest, answer=types.ImageProgress, streams=True,
+    ),
     Route(method="GET", path="/v1/images/{reference...}", summary="One image", answer=types.ImageInfo),
     Route(method="DELETE", path="/v1/images/{reference...}", summary="Remove an image", answer=dict[str, Any]),
     Route(method="GET", path="/v1/layers", summary="Layers", answer=types.LayerInfo, wrapped="layers"),
@@ -206,6 +214,10 @@ ROUTES: tuple[Route, ...] = (
     Route(
         method="GET", path="/v1/stores/{name}/layers", summary="The tags of a store",
         answer=types.StoredTag, wrapped="layers",
+    ),
+    Route(
+        method="GET", path="/v1/stores/{name}/images", summary="The images of a store",
+        answer=types.StoredImage, wrapped="images",
     ),
 )  # fmt: skip
 

@@ -76,6 +76,30 @@ class Images:
         body = msgspec.json.encode({"reference": reference})
         return await self._progressing("/v1/images/build", None, body, "application/json", on_progress)
 
+    async def push(
+        self, reference: str, *, store: str | None = None, move: bool = False, on_progress: OnProgress | None = None
+    ) -> types.ImagePushed:
+        """Publish an image of the node in a store, the default one if None: only the layers that it has not are sent.
+
+        Raises ImageNotFound, Conflict (the name means another image there, and ``move`` was not said), StoreFull,
+        StoreDenied, StoreUnreachable. Asked again, it goes on where it was cut off.
+        """
+        body = msgspec.json.encode(types.ImagePushRequest(reference=reference, store=store, move=move))
+        return await last_line(
+            self._client._link(), "/v1/images/push", None, body, "application/json", on_progress, "pushed",
+            types.ImagePushed,
+        )  # fmt: skip
+
+    async def fetch(
+        self, reference: str, *, store: str | None = None, on_progress: OnProgress | None = None
+    ) -> types.ImageInfo:
+        """Bring an image from a store, instead of its registry, onto the node: every chunk checked.
+
+        Raises ImageNotFound, ImageCorrupt, StoreDenied, StoreUnreachable, CapacityError.
+        """
+        body = msgspec.json.encode(types.ImageFetchRequest(reference=reference, store=store))
+        return await self._progressing("/v1/images/fetch", None, body, "application/json", on_progress)
+
     async def ensure(
         self, references: Sequence[str], *, pull: Literal["missing", "always", "never"] = "missing",
         concurrency: int = 8,

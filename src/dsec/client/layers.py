@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -12,7 +12,7 @@ import msgspec
 from dsec.api import types
 from dsec.client.link import Link, decode_answer
 from dsec.client.progressing import OnProgress, last_line
-from dsec.client.tarball import Upload, tar_pieces
+from dsec.client.tarball import Upload, file_pieces, tar_pieces
 from dsec.errors import DSecError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ class Layers:
         await self._client._link().ask_patiently("DELETE", _layer_path(reference), dict[str, Any], query=query)
 
     async def build(
-        self, directory: str | Path, reference: str, *, at: str = "/", owner: str = "0:0",
+        self, source: str | Path, reference: str, *, at: str = "/", owner: str = "0:0",
         env: Mapping[str, str] | None = None, path_prepend: Sequence[str] = (), path_append: Sequence[str] = (),
     ) -> types.LayerInfo:  # fmt: skip
-        """Make a layer of a directory of this machine: what is in it is laid over ``at``; modes kept, owner set.
+        """Make a layer of this machine's directory or tar file (.tar.gz), laid over ``at``; modes kept, owner set.
 
         ``reference``: ``workspace/NAME:VERSION``, ``toolkit/…`` or ``base/…``. ``env`` and the directories for PATH
         are what the tag brings to sandboxes, below what their callers give. Sent in constant memory.
@@ -79,7 +79,7 @@ class Layers:
         query = {"reference": reference, "at": at, "owner": owner}
         if brings != types.LayerEnvironment():
             query["environment"] = msgspec.json.encode(brings).decode()
-        upload = Upload(tar_pieces(Path(directory)))
+        upload = Upload(_pieces(Path(source)))
         link: Link = self._client._link()
         try:
             async with link.exchange("POST", "/v1/layers", query, upload, "application/x-tar") as answer:
@@ -161,6 +161,10 @@ class Layers:
     ) -> T:
         body = msgspec.json.encode(asked)
         return await last_line(self._client._link(), path, None, body, "application/json", on_progress, field, kind)
+
+
+def _pieces(source: Path) -> Iterator[bytes]:
+    return file_pieces(source) if source.is_file() else tar_pieces(source)
 
 
 def _layer_path(reference: str) -> str:

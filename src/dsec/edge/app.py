@@ -286,8 +286,8 @@ class Edge:
         routes = [
             *sandbox_routes(self.core, self.creates, self.ends, self.execs, self.pausing, self.jobs),
             *file_routes(self.core),
-            *image_routes(self.core),
             *layer_routes(self.core),
+            *image_routes(self.core),
             *node_routes(self.core),
             *usage_routes(self.core),
             *port_routes(self.core, self.ports),

@@ -9,12 +9,13 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dsec.api.types import ImageConfig, ImageInfo, ImageProgress, ImportRequest
+from dsec.api.types import ImageInfo, ImageProgress, ImportRequest
 from dsec.edge.core import Core
 from dsec.edge.layer_routes import evict
 from dsec.edge.progressing import Tell, line, progressing
 from dsec.edge.router import Route
 from dsec.edge.web import answered, body_as, json_answer, query_of
+from dsec.edge.wire_layers import image_info
 from dsec.errors import InvalidArgument, Unsupported
 from dsec.images import Image, OnProgress, Progress
 
@@ -27,25 +28,6 @@ _Work = Callable[[OnProgress], Awaitable[Image]]
 
 class _BuildRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reference: str = "dsec/debian:12"
-
-
-def image_info(image: Image) -> ImageInfo:
-    """The API's form of an image."""
-    config = image.config
-    return ImageInfo(
-        reference=image.reference,
-        digest=image.digest,
-        layers=list(image.layers),
-        size_bytes=image.bytes,
-        created_at=image.created_at,
-        config=ImageConfig(
-            env=[f"{name}={value}" for name, value in config.env.items()],
-            user=config.user,
-            workdir=config.workdir,
-            entrypoint=list(config.entrypoint),
-            cmd=list(config.cmd),
-        ),
-    )
 
 
 class _Images:

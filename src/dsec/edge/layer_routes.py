@@ -15,6 +15,7 @@ from dsec.edge.core import Core
 from dsec.edge.node_stores import NodeStores, OnStoreBytes
 from dsec.edge.progressing import Tell, progressing
 from dsec.edge.router import Route
+from dsec.edge.stored_images import stored_image_routes
 from dsec.edge.web import answered, body_as, json_answer, query_of
 from dsec.edge.wire_layers import layer_info, parse_environment, wire_environment
 from dsec.errors import DSecError, InvalidArgument
@@ -35,7 +36,7 @@ class _Layers:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._images = core.images
-        self._stores = NodeStores(core.config, core.images, clock=core.clock)
+        self.stores = NodeStores(core.config, core.images, clock=core.clock)
 
     async def list(self, _: Request) -> Response:
         return json_answer({"layers": [layer_info(each) for each in self._images.list_layers()]})
@@ -74,7 +75,7 @@ class _Layers:
     async def remove(self, request: Request) -> Response:
         reference, query = request.path_params["reference"], query_of(request, "store")
         if "store" in query:
-            await self._stores.drop(reference, query["store"][0])
+            await self.stores.drop(reference, query["store"][0])
             return json_answer({})
         digest = self._images.resolve_layer(reference)
         await self._images.remove_layer(reference)
@@ -86,7 +87,7 @@ class _Layers:
 
         async def work(tell: Tell) -> dict[str, Any]:
             progress = _moments(tell, "push", asked.reference)
-            done = await self._stores.push(asked.reference, asked.store, progress, move=asked.move, mend=asked.mend)
+            done = await self.stores.push(asked.reference, asked.store, progress, move=asked.move, mend=asked.mend)
             return {"pushed": done}
 
         return progressing(work)
@@ -97,7 +98,7 @@ class _Layers:
         async def work(tell: Tell) -> dict[str, Any]:
             progress = _moments(tell, "pull", asked.reference)
             return {
-                "layer": layer_info(await self._stores.pull(asked.reference, asked.store, progress, move=asked.move))
+                "layer": layer_info(await self.stores.pull(asked.reference, asked.store, progress, move=asked.move))
             }
 
         return progressing(work)
@@ -111,7 +112,7 @@ class _Layers:
                 faults = await self._images.layers.faults(digest)
             else:
                 progress = _moments(tell, "verify", asked.reference)
-                digest, faults = await self._stores.verify(asked.reference, asked.store, progress, deep=asked.deep)
+                digest, faults = await self.stores.verify(asked.reference, asked.store, progress, deep=asked.deep)
             return {"verified": types.LayerVerified(digest=digest, faults=faults)}
 
         return progressing(work)
@@ -120,7 +121,7 @@ class _Layers:
         asked = await body_as(request, types.LayerCollectRequest)
         if asked.store is None:
             return json_answer(await self._collect_here(dry_run=asked.dry_run))
-        done = await self._stores.collect(asked.store, dry_run=asked.dry_run)
+        done = await self.stores.collect(asked.store, dry_run=asked.dry_run)
         return json_answer(
             types.LayerCollected(
                 removed_layers=done.removed_layers,
@@ -170,11 +171,11 @@ class _Layers:
         ]
         return json_answer(types.LayerDifferences(files=files, total=len(found)))
 
-    async def stores(self, _: Request) -> Response:
-        return json_answer({"stores": self._stores.infos()})
+    async def infos(self, _: Request) -> Response:
+        return json_answer({"stores": self.stores.infos()})
 
     async def stored(self, request: Request) -> Response:
-        return json_answer({"layers": await self._stores.tags(request.path_params["name"])})
+        return json_answer({"layers": await self.stores.tags(request.path_params["name"])})
 
 
 async def evict(core: Core, layers: Sequence[str]) -> None:
@@ -229,6 +230,7 @@ def layer_routes(core: Core) -> list[Route]:
         Route("POST", "/v1/layers/diff", answered(own.diff)),
         Route("GET", "/v1/layers/{reference:path}", answered(own.show)),
         Route("DELETE", "/v1/layers/{reference:path}", answered(own.remove)),
-        Route("GET", "/v1/stores", answered(own.stores)),
+        Route("GET", "/v1/stores", answered(own.infos)),
         Route("GET", "/v1/stores/{name}/layers", answered(own.stored)),
+        *stored_image_routes(core, own.stores),
     ]

@@ -86,16 +86,17 @@ class NodeStores:
         with self._images.holding([own.digest]):
             # Whoever may not have the tag learns it before gigabytes are sent.
             neighbours = await in_thread(lambda _: _prepared(store, tag, record, move=move))
-            done = await self._published(store, own.digest, neighbours, progress, mend=mend)
+            done = await self.published(store, own.digest, neighbours, progress, mend=mend)
             await in_thread(lambda _: put_tag(store, tag, record, move=move))
         return LayerPushed(
             reference=str(tag), digest=done.digest, store=name, size_bytes=done.size, stored_bytes=done.stored,
             sent_bytes=done.sent,
         )  # fmt: skip
 
-    async def _published(
+    async def published(
         self, store: Store, digest: str, neighbours: list[str], progress: OnStoreBytes, *, mend: bool
     ) -> Published:
+        """Publish a layer of this node without a tag, which the caller holds; errors as for ``push``."""
         directory, manifest = self._images.layers.path(digest), self._images.layers.manifest(digest)
         told = _on_loop(progress)
         return await in_thread(

@@ -1,4 +1,4 @@
-"""What the API says of layers, from what the node knows of them, and back. Pure."""
+"""What the API says of images and layers, from what the node knows of them, and back. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,31 @@ import msgspec
 
 from dsec.api import types
 from dsec.errors import InvalidArgument
-from dsec.images import LayerEnvironment, LayerTag
+from dsec.images import Image, LayerEnvironment, LayerTag
 
-__all__ = ["layer_info", "parse_environment", "wire_environment"]
+__all__ = ["image_info", "layer_info", "parse_environment", "wire_environment"]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_BYTES = 16 << 10
+
+
+def image_info(image: Image) -> types.ImageInfo:
+    """The API's form of an image."""
+    config = image.config
+    return types.ImageInfo(
+        reference=image.reference,
+        digest=image.digest,
+        layers=list(image.layers),
+        size_bytes=image.bytes,
+        created_at=image.created_at,
+        config=types.ImageConfig(
+            env=[f"{name}={value}" for name, value in config.env.items()],
+            user=config.user,
+            workdir=config.workdir,
+            entrypoint=list(config.entrypoint),
+            cmd=list(config.cmd),
+        ),
+    )
 
 
 def layer_info(layer: LayerTag) -> types.LayerInfo:

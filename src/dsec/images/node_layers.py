@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dsec.errors import Conflict, ImageCorrupt, InvalidArgument, NotFound
-from dsec.images.catalogue import Catalogue, LayerEnvironment, LayerTag
+from dsec.images.catalogue import Catalogue, Image, ImageConfig, LayerEnvironment, LayerTag
 from dsec.images.holds import Holds
 from dsec.images.references import LayerChoice, LayerKind, parse_layer_choice
 from dsec.images.store import LayerManifest, LayerStore, describe, digest_of
@@ -135,6 +135,15 @@ class NodeLayers:
     def retag(self, tag: str, digest: str, environment: LayerEnvironment) -> LayerTag:
         """Let a tag mean a layer that is here."""
         return self._catalogue.put_tag(tag, digest, environment)
+
+    def compose_image(
+        self, reference: str, digest: str, config: ImageConfig, layers: Sequence[str], pulled: Sequence[str]
+    ) -> Image:
+        """Let a reference mean an image whose layers are all here; those ``pulled`` for it lose their pin."""
+        image = self._catalogue.put_image(reference, digest, config, layers)
+        for each in pulled:
+            self._catalogue.drop_tag(f"@sha256:{each}")
+        return image
 
     def meaning(self, tag: str) -> LayerTag | None:
         """What a tag means on this node; None when nothing."""

@@ -1,4 +1,4 @@
-"""Clearing away what no tag leads to, while others publish and read.
+"""Clearing away what no tag and no image leads to, while others publish and read.
 
 Nothing is removed that was not *doomed* a whole grace period before: the first clean-up leaves a mark, and one that
 comes later than that removes what is still not needed. A publisher never relies on what is doomed, so what one is
@@ -16,6 +16,7 @@ from dsec.errors import ImageCorrupt, NotFound
 from dsec.stores.contract import Entry, Store
 from dsec.stores.index import decode_index
 from dsec.stores.layout import BLOBS, CLAIMS, DOOMED, LAYERS, index_name, manifest_name, metadata_name
+from dsec.stores.stored_images import list_images
 from dsec.stores.tags import list_tags
 
 __all__ = ["GRACE_S", "Collected", "claim", "collect", "release"]
@@ -53,7 +54,8 @@ def release(store: Store, digest: str, node: str) -> None:
 def collect(store: Store, *, grace_s: float = GRACE_S, dry_run: bool = False) -> Collected:
     """Remove what was doomed long enough ago and is not needed, doom what is not needed now; blocks.
 
-    Can be cut off at any point and repeated, by several at once. Raises ImageCorrupt when a tag cannot be read.
+    Can be cut off at any point and repeated, by several at once. Raises ImageCorrupt when the record of a tag or an
+    image cannot be read.
     """
     return _Collection(store, grace_s, dry_run).run()
 
@@ -75,6 +77,7 @@ class _Collection:
         self._now = self._clock(marks)
         folders = _folders(store.list(LAYERS))
         live = {record.digest for record in list_tags(store).values()}
+        live |= {digest for record in list_images(store) for digest in record.layers}
         live |= {entry.name.split("/")[1] for entry in store.list(CLAIMS)}
         needed: set[str] = set()
         for digest, entries in folders.items():
@@ -82,7 +85,8 @@ class _Collection:
                 self._keep(f"{LAYERS}/{digest}", marks)
                 needed |= self._blobs_of(digest)
             elif self._is_due(f"{LAYERS}/{digest}", marks):
-                self._remove_layer(digest, entries)
+                if not self._remove_layer(digest, entries):
+                    needed |= self._blobs_of(digest)
             else:
                 self._doom_layer(digest, entries, marks)
                 needed |= self._blobs_of(digest, is_live=False)
@@ -124,16 +128,17 @@ class _Collection:
         self._done.doomed_layers.append(digest)
         self._done.doomed_bytes += sum(entry.size for entry in entries)
 
-    def _remove_layer(self, digest: str, entries: Iterable[Entry]) -> None:
-        """Its manifest first: from then on it is not whole, and nobody begins to read it."""
+    def _remove_layer(self, digest: str, entries: Iterable[Entry]) -> bool:
+        """Its manifest first: from then on it is not whole, and nobody begins to read it. False: it stays."""
         if not self._dry_run:
             if self._store.stat(f"{DOOMED}/{LAYERS}/{digest}") is None:
-                return  # Somebody has begun to publish it again.
+                return False  # Somebody has begun to publish it again.
             for name in (manifest_name(digest), index_name(digest), metadata_name(digest)):
                 self._store.delete(name)
             self._store.delete(f"{DOOMED}/{LAYERS}/{digest}")
         self._done.removed_layers.append(digest)
         self._done.removed_bytes += sum(entry.size for entry in entries)
+        return True
 
     def _blob(self, name: str, entry: Entry, marks: dict[str, Entry], needed: set[str]) -> None:
         own = f"{BLOBS}/{name}"

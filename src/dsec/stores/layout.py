@@ -16,6 +16,7 @@ __all__ = [
     "BLOBS",
     "CLAIMS",
     "DOOMED",
+    "IMAGES",
     "LAYERS",
     "TAGS",
     "TagRecord",
@@ -23,6 +24,7 @@ __all__ = [
     "decode_manifest",
     "decode_tag",
     "index_name",
+    "is_digest",
     "layer_folder",
     "manifest_name",
     "metadata_name",
@@ -33,6 +35,8 @@ __all__ = [
 LAYERS = "layers"
 BLOBS = "blobs"
 TAGS = "tags"
+IMAGES = "images"
+"""``images/SHA256``: an image, under the digest of its reference."""
 CLAIMS = "claims"
 """``claims/DIGEST/NODE``: the node reads this layer on demand, so it stays without a tag too."""
 DOOMED = "doomed"
@@ -55,9 +59,14 @@ class TagRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     format: Literal["dsec.tag.v1"] = "dsec.tag.v1"
 
 
+def is_digest(text: str) -> bool:
+    """Whether it is 64 lower-case hex digits."""
+    return _HEX.fullmatch(text) is not None
+
+
 def layer_folder(digest: str) -> str:
     """Where a layer's objects lie; raises InvalidArgument for what is no digest."""
-    if not _HEX.fullmatch(digest):
+    if not is_digest(digest):
         raise InvalidArgument(f"{digest[:80]!r} is not a layer's digest", argument="layer")
     return f"{LAYERS}/{digest}"
 
@@ -116,6 +125,6 @@ def decode_tag(raw: bytes, name: str) -> TagRecord:
         record = msgspec.json.decode(raw, type=TagRecord)
     except msgspec.DecodeError as error:
         raise ImageCorrupt(f"{name} is damaged: {error}", phase="store", remedy="Push the layer again") from None
-    if not _HEX.fullmatch(record.digest):
+    if not is_digest(record.digest):
         raise ImageCorrupt(f"{name} names no layer", phase="store", remedy="Push the layer again")
     return record

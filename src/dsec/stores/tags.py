@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import msgspec
 
 from dsec.errors import Conflict, NotFound
@@ -9,9 +12,10 @@ from dsec.images.references import LayerReference
 from dsec.stores.contract import Store
 from dsec.stores.layout import TAGS, TagRecord, decode_tag, tag_name, tag_of
 
-__all__ = ["drop_tag", "list_tags", "put_tag", "read_tag", "versions_of"]
+__all__ = ["drop_tag", "list_tags", "put_record", "put_tag", "read_tag", "versions_of"]
 
 _TRIES = 5
+R = TypeVar("R")
 
 
 def read_tag(store: Store, reference: LayerReference) -> TagRecord:
@@ -31,21 +35,34 @@ def put_tag(store: Store, reference: LayerReference, record: TagRecord, *, move:
     A tag that means another layer is moved only if told to; else raises Conflict, with ``digest``, ``at`` and ``by``
     of what it means. So of two nodes that publish different layers under one tag, the second is told.
     """
-    name = tag_name(reference)
+
+    def settle(there: TagRecord) -> bool:
+        if there.digest != record.digest and not move:
+            raise _taken(store, reference, there)
+        return there == msgspec.structs.replace(record, at=there.at, by=there.by)
+
+    return put_record(store, tag_name(reference), msgspec.json.encode(record), decode_tag, settle)
+
+
+def put_record(
+    store: Store, name: str, content: bytes, decode: Callable[[bytes, str], R], settle: Callable[[R], bool]
+) -> bool:
+    """Replace a record by one conditional write; whether that changed anything.
+
+    ``settle`` is asked about what is there: whether it is the same already, or it raises. Raises Conflict when others
+    move it all the time.
+    """
     for _ in range(_TRIES):
         entry = store.stat(name)
         if entry is not None:
             try:
-                there = decode_tag(store.read(name), name)
+                if settle(decode(store.read(name), name)):
+                    return False
             except NotFound:
                 continue
-            if there == msgspec.structs.replace(record, at=there.at, by=there.by):
-                return False
-            if there.digest != record.digest and not move:
-                raise _taken(store, reference, there)
-        if store.swap(name, msgspec.json.encode(record), None if entry is None else entry.mark):
+        if store.swap(name, content, None if entry is None else entry.mark):
             return True
-    raise Conflict(f"{store.title}: others are moving {reference}", phase="store", remedy="Ask again")
+    raise Conflict(f"{store.title}: others are moving {name}", phase="store", remedy="Ask again")
 
 
 def _taken(store: Store, reference: LayerReference, there: TagRecord) -> Conflict:

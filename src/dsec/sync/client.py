@@ -26,6 +26,8 @@ class Images(Mirror[artefacts.Images]):
     remove = blocking(artefacts.Images.remove)
     import_ = blocking(artefacts.Images.import_)
     build = blocking(artefacts.Images.build)
+    push = blocking(artefacts.Images.push)
+    fetch = blocking(artefacts.Images.fetch)
     ensure = iterating(artefacts.Images.ensure)
 
 

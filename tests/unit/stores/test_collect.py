@@ -9,6 +9,7 @@ import pytest
 from tests.unit.stores.layers import bytes_of, chunk, make_layer
 
 from dsec.errors import ImageCorrupt, NotFound, StoreUnreachable
+from dsec.images.catalogue import ImageConfig
 from dsec.images.references import parse_layer
 from dsec.images.store import LayerManifest
 from dsec.stores.collect import claim, collect, release
@@ -16,6 +17,7 @@ from dsec.stores.fetch import fetch
 from dsec.stores.layout import TagRecord, index_name, tag_name
 from dsec.stores.memory import MemoryStore
 from dsec.stores.publish import publish
+from dsec.stores.stored_images import ImageRecord, put_image
 from dsec.stores.tags import drop_tag, put_tag
 
 Layer = tuple[Path, LayerManifest, str]
@@ -233,3 +235,15 @@ def test_nothing_goes_while_something_cannot_be_read(world: World) -> None:
     world.store.put(tag_name(TAG), b"damaged")
     with pytest.raises(ImageCorrupt):
         collect(world.store)
+
+
+def test_an_image_keeps_its_layers(world: World) -> None:
+    """Layers of an image of the store stay without tags of their own."""
+    layer = world.layer(1)
+    world.push(layer)
+    record = ImageRecord(reference="i:1", digest="sha256:x", config=ImageConfig(), layers=(layer[2],), at=1.0, by="n")
+    put_image(world.store, record, move=False)
+    for _ in range(3):
+        collect(world.store)
+        world.now += 100_000
+    world.assert_whole(layer)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
-from dsec.errors import Conflict, ImageCorrupt, NotFound
+from dsec.errors import Conflict, ImageCorrupt, ImageNotFound, NotFound
+from dsec.images.catalogue import ImageConfig
 from dsec.images.references import parse_layer
 from dsec.stores.layout import TagRecord, tag_name
 from dsec.stores.memory import MemoryStore
+from dsec.stores.stored_images import ImageRecord, list_images, put_image, read_image
 from dsec.stores.tags import drop_tag, list_tags, put_tag, read_tag, versions_of
 
 TAG = parse_layer("toolkit/compilers:12")
@@ -81,3 +84,28 @@ def test_dropped_tags_and_damaged_ones() -> None:
             read_tag(store, TAG)
         with pytest.raises(ImageCorrupt):
             list_tags(store)
+
+
+def test_images() -> None:
+    """An image's record is found by its reference only, moves only when told to, and is never passed over damaged."""
+    store = MemoryStore()
+    record = ImageRecord(
+        reference="docker.io/library/python:3.12", digest="sha256:1", config=ImageConfig(env={"A": "b"}),
+        layers=("a" * 64, "b" * 64), at=1.0, by="one",
+    )  # fmt: skip
+    assert put_image(store, record, move=False)
+    assert not put_image(store, msgspec.structs.replace(record, by="two", at=2.0), move=False)
+    other = msgspec.structs.replace(record, layers=("c" * 64,), by="two")
+    with pytest.raises(Conflict) as caught:
+        put_image(store, other, move=False)
+    assert caught.value.details["by"] == "one"
+    assert read_image(store, record.reference) == record
+    assert put_image(store, other, move=True)
+    assert list_images(store) == [other]
+    with pytest.raises(ImageNotFound):
+        read_image(store, "docker.io/library/python:3.13")
+    name = next(iter(store.objects))
+    for raw in (b"{}", msgspec.json.encode(msgspec.structs.replace(record, layers=("../x",)))):
+        store.put(name, raw)
+        with pytest.raises(ImageCorrupt):
+            list_images(store)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsec.cli.completing import image_names
-from dsec.cli.printing import print_json, print_table
+from dsec.cli.printing import print_json, print_table, say
 from dsec.cli.session import Json, command, with_client
 from dsec.cli.values import age, size
 
 if TYPE_CHECKING:
-    from dsec.api.types import ImageInfo
+    from dsec.api.types import ImageInfo, ImagePushed
     from dsec.client.client import DSecClient
     from dsec.client.progressing import OnProgress
 
@@ -93,13 +93,48 @@ def import_(
     )
 
 
-def pull(reference: Reference, json: Json = False) -> None:
-    """Pull an image from its registry."""
+def pull(
+    reference: Reference,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="NAME", help="From this store instead of its registry.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Pull an image from its registry, or from a store."""
+    if store is not None:
+        _watch(
+            lambda client, show: client.images.fetch(reference, store=store, on_progress=show),
+            f"pulling {reference} from {store}",
+            json=json,
+        )
+        return
     _watch(
         lambda client, show: client.images.import_(f"docker://{reference}", on_progress=show),
         f"pulling {reference}",
         json=json,
     )
+
+
+def push(
+    reference: Reference,
+    store: Annotated[str | None, typer.Option("--store", metavar="NAME", help="Of the node; its default.")] = None,
+    move: Annotated[bool, typer.Option("--move", help="Also when the name means another image there.")] = False,
+    json: Json = False,
+) -> None:
+    """Publish an image in a store; only the layers that it has not are sent."""
+
+    async def body(client: DSecClient) -> ImagePushed:
+        from dsec.cli.progress import ProgressLines
+
+        with ProgressLines(f"pushing {reference}", quiet=json) as progress:
+            return await client.images.push(reference, store=store, move=move, on_progress=progress.show)
+
+    done = with_client(body)
+    if json:
+        print_json(done)
+        return
+    print(done.reference)
+    say(f"in {done.store}: {size(done.stored_bytes)} for {size(done.size_bytes)}, {size(done.sent_bytes)} of it sent")
 
 
 def build(reference: Annotated[str, typer.Argument(metavar="IMAGE")] = _DEFAULT, json: Json = False) -> None:
@@ -132,6 +167,7 @@ def add(app: typer.Typer) -> None:
     command(images, "rm")(remove)
     command(images, "import")(import_)
     command(images, "pull", hidden=True)(pull)
+    command(images, "push")(push)
     command(images, "build")(build)
     app.add_typer(images)
     command(app, "images")(list_images)

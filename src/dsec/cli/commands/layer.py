@@ -38,7 +38,7 @@ Move = Annotated[bool, typer.Option("--move", help="Also when the tag means anot
 
 
 def build(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", exists=True, file_okay=False)],
+    source: Annotated[Path, typer.Argument(metavar="DIR|TAR", exists=True)],
     reference: Annotated[str, typer.Argument(metavar="REF", help="workspace/NAME:VERSION, toolkit/…, base/…")],
     at: Annotated[str, typer.Option(help="Where in the sandbox it is laid.")] = "/",
     owner: Annotated[str, typer.Option(metavar="UID:GID", help="Whose the files are.")] = "0:0",
@@ -51,11 +51,11 @@ def build(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a layer of a directory; modes and times are kept."""
+    """Make a layer of a directory or a tar file; modes and times are kept."""
 
     async def body(client: DSecClient) -> LayerInfo:
         return await client.layers.build(
-            directory, reference, at=at, owner=owner, env=pairs(env or [], what="--env"),
+            source, reference, at=at, owner=owner, env=pairs(env or [], what="--env"),
             path_prepend=path_prepend or [], path_append=path_append or [],
         )  # fmt: skip
 
