@@ -183,6 +183,18 @@ pub fn data(stream: u32, channel: u8, offset: u64, bytes: &[u8]) -> Vec<u8> {
     sealed(out)
 }
 
+/// What a data frame has before its bytes, with the frame's length: `count` bytes are to follow it.
+#[must_use]
+pub fn data_head(stream: u32, channel: u8, offset: u64, count: u32) -> Vec<u8> {
+    let mut out = header(5, stream, DATA, 0);
+    let _ = encode::write_uint(&mut out, u64::from(channel));
+    let _ = encode::write_uint(&mut out, offset);
+    let _ = encode::write_bin_len(&mut out, count);
+    let length = u32::try_from(out.len() - 4).unwrap_or(u32::MAX);
+    out[..4].copy_from_slice(&length.saturating_add(count).to_be_bytes());
+    out
+}
+
 /// A grant of credit with its length before it.
 #[must_use]
 pub fn until(stream: u32, channel: u8, offset: u64) -> Vec<u8> {

@@ -7,18 +7,25 @@ use std::rc::Rc;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::frame::{self, Incoming, MAX_FRAME, MAX_OPEN};
 use serde::Serialize;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, Interest};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
+use crate::kernel::sys;
 use crate::methods;
 use crate::node::Node;
+use crate::output::Part;
 
 /// Frames that wait for a slow reader before their streams have to.
 const QUEUED: usize = 64;
 /// Frames are put together up to so many bytes for one write.
-const GATHERED: usize = 256 << 10;
+const GATHERED: usize = 64 << 10;
+/// Room in the socket, so that a busy stream wakes its reader less often; the kernel's default is 208 KiB.
+const ROOM: libc::c_int = 1 << 20;
+
+/// Methods whose streams have a connection to themselves.
+const SEALING: [&str; 3] = ["transfer.upload", "transfer.download", "exec.output"];
 
 /// What a client says on an open stream.
 #[derive(Debug)]
@@ -55,29 +62,43 @@ pub struct Stream {
 #[derive(Clone)]
 pub struct Out {
     stream: u32,
-    frames: mpsc::Sender<Vec<u8>>,
+    frames: mpsc::Sender<Frame>,
+}
+
+/// A frame on its way, with its length before it.
+struct Frame {
+    /// Its bytes, or what stands before those of `part`.
+    head: Vec<u8>,
+    /// Bytes that go from a file into the socket, unread.
+    part: Option<Part>,
 }
 
 impl Out {
+    async fn send(&self, head: Vec<u8>) {
+        let _ = self.frames.send(Frame { head, part: None }).await;
+    }
+
     /// A message.
     pub async fn item<T: Serialize>(&self, object: &T) {
-        let _ = self.frames.send(frame::item(self.stream, object)).await;
+        self.send(frame::item(self.stream, object)).await;
     }
 
     /// Bytes, at most `MAX_DATA`.
     pub async fn data(&self, channel: u8, offset: u64, bytes: &[u8]) {
-        let _ = self
-            .frames
-            .send(frame::data(self.stream, channel, offset, bytes))
+        self.send(frame::data(self.stream, channel, offset, bytes))
             .await;
+    }
+
+    /// Bytes of a file, at most `MAX_DATA`. It must not become shorter before they are sent.
+    pub async fn part(&self, channel: u8, offset: u64, part: Part) {
+        let head = frame::data_head(self.stream, channel, offset, part.length);
+        let part = Some(part);
+        let _ = self.frames.send(Frame { head, part }).await;
     }
 
     /// Credit.
     pub async fn until(&self, channel: u8, offset: u64) {
-        let _ = self
-            .frames
-            .send(frame::until(self.stream, channel, offset))
-            .await;
+        self.send(frame::until(self.stream, channel, offset)).await;
     }
 
     /// The last word.
@@ -86,12 +107,13 @@ impl Out {
             Ok(result) => frame::end(self.stream, &result),
             Err(error) => frame::error(self.stream, &error),
         };
-        let _ = self.frames.send(last).await;
+        self.send(last).await;
     }
 }
 
 /// Serves a connection until it ends.
 pub async fn serve(node: Rc<Node>, socket: UnixStream) {
+    sys::send_room(&socket, ROOM);
     let (reader, writer) = socket.into_split();
     let (frames, queue) = mpsc::channel(QUEUED);
     tokio::task::spawn_local(write(writer, queue));
@@ -102,24 +124,47 @@ pub async fn serve(node: Rc<Node>, socket: UnixStream) {
     }
 }
 
-async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Vec<u8>>) {
-    while let Some(mut bytes) = queue.recv().await {
-        while bytes.len() < GATHERED {
-            match queue.try_recv() {
-                Ok(more) => bytes.extend(more),
-                Err(_) => break,
-            }
+async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Frame>) {
+    while let Some(Frame { mut head, mut part }) = queue.recv().await {
+        while part.is_none() && head.len() < GATHERED {
+            let Ok(more) = queue.try_recv() else { break };
+            head.extend(more.head);
+            part = more.part;
         }
-        if writer.write_all(&bytes).await.is_err() {
+        if writer.write_all(&head).await.is_err() {
             return;
         }
+        if let Some(part) = part {
+            if let Err(error) = send_part(writer.as_ref(), part).await {
+                if error.kind() == io::ErrorKind::UnexpectedEof {
+                    tracing::error!("a segment became shorter while it was sent");
+                }
+                return;
+            }
+        }
     }
+}
+
+async fn send_part(socket: &UnixStream, part: Part) -> io::Result<()> {
+    let (mut at, end) = (part.start, part.start + u64::from(part.length));
+    while at < end {
+        socket.writable().await?;
+        let left = (end - at) as usize;
+        let send = || sys::send_file_at(socket, &*part.file, &mut at, left);
+        match socket.try_io(Interest::WRITABLE, send) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 async fn read(
     node: &Rc<Node>,
     reader: OwnedReadHalf,
-    frames: mpsc::Sender<Vec<u8>>,
+    frames: mpsc::Sender<Frame>,
 ) -> io::Result<()> {
     let mut reader = BufReader::with_capacity(64 << 10, reader);
     let mut streams = Streams {
@@ -147,13 +192,13 @@ async fn read(
 /// What a client has opened.
 struct Streams<'a> {
     node: &'a Rc<Node>,
-    frames: mpsc::Sender<Vec<u8>>,
+    frames: mpsc::Sender<Frame>,
     open: HashMap<u32, mpsc::UnboundedSender<Input>>,
     /// When so many are open, those that are over are dropped.
     sweep_at: usize,
     /// Opens that are longer than a frame, as far as they have come.
     parts: HashMap<u32, Vec<u8>>,
-    /// The edge copies a transfer's frames unread: nothing else may be asked in its name.
+    /// The edge copies such a stream's frames unread: nothing else may be asked in its name.
     sealed: bool,
 }
 
@@ -194,9 +239,9 @@ impl Streams<'_> {
 
     fn open(&mut self, stream: u32, method: &str, params: &[u8]) -> io::Result<()> {
         if self.sealed {
-            return Err(io::Error::other("a transfer has its connection to itself"));
+            return Err(io::Error::other("this stream has its connection to itself"));
         }
-        self.sealed = method.starts_with("transfer.") && method != "transfer.cancel";
+        self.sealed = SEALING.contains(&method);
         if self.open.len() >= self.sweep_at {
             self.open.retain(|_, input| !input.is_closed());
             self.sweep_at = QUEUED.max(2 * self.open.len());

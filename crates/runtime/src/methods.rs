@@ -7,9 +7,9 @@ use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::frame::{self, MAX_DATA};
 use dsec_proto::net::{NetSet, NetUsage};
 use dsec_proto::runtime::{
-    Empty, Evicted, ExecAck, ExecAttach, ExecKill, ExecList, ExecResize, ExecStart, Features,
-    Hello, HelloParams, LayerEvict, ManySandboxes, OneSandbox, OutputTail, SandboxList,
-    SandboxSpec, SandboxStop, Started, TransferKind, Usage, VERSION,
+    Empty, Evicted, ExecAck, ExecAttach, ExecKill, ExecList, ExecOutput, ExecResize, ExecStart,
+    Features, Hello, HelloParams, LayerEvict, ManySandboxes, Mode, OneSandbox, OutputTail,
+    SandboxList, SandboxSpec, SandboxStop, Started, TransferKind, Usage, VERSION,
 };
 use dsec_proto::session::{RunList, SessionCancel, SessionClose};
 
@@ -65,6 +65,7 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
         "net.usage" => answer!(net_usage(&node, &params)),
         "exec.start" => exec_start(&node, &params, &mut stream).await,
         "exec.attach" => exec_attach(&node, &params, &mut stream).await,
+        "exec.output" => exec_output(&node, &params, &mut stream).await,
         "exec.kill" => answer!(exec_kill(&node, &params)),
         "exec.resize" => answer!(exec_resize(&node, &params)),
         "exec.ack" => answer!(exec_ack(&node, &params)),
@@ -211,7 +212,7 @@ async fn exec_start(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
             offsets: BTreeMap::new(),
             credit,
             max_output_bytes: spec.max_output_bytes,
-            writer: 0,
+            writer: Some(0),
         };
         Ok((exec::start(node, spec).await?, wanted))
     };
@@ -236,11 +237,31 @@ async fn exec_attach(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
             offsets: asked.offsets,
             credit: asked.credit,
             max_output_bytes: most,
-            writer: asked.writer,
+            writer: Some(asked.writer),
         };
         Ok((exec, wanted))
     };
     follow(node, begun.await, stream).await;
+}
+
+async fn exec_output(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
+    let found = frame::params::<ExecOutput>(params).and_then(|asked| {
+        let exec = exec::find(node, &asked.sandbox_id, &asked.exec_id, None)?;
+        Ok((exec, asked))
+    });
+    match found {
+        Ok((exec, asked)) => {
+            let wanted = Wanted {
+                mode: Mode::Stream,
+                offsets: asked.offsets,
+                credit: asked.credit,
+                max_output_bytes: 0,
+                writer: None,
+            };
+            exec::output_only(node, &exec, &wanted, stream).await;
+        }
+        Err(error) => stream.out.finish::<Empty>(Err(error)).await,
+    }
 }
 
 async fn follow(node: &Rc<Node>, begun: WireResult<(Rc<exec::Exec>, Wanted)>, stream: &mut Stream) {

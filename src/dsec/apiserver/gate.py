@@ -90,8 +90,9 @@ class Gate:
         if headers.get(b"upgrade", b"").lower() == b"dsec-transfer":
             found = match("GET", path)
             if found is None or not found.route.upgrades:
-                raise NotFound(f"no transfer is at {path[:200]}")
-            return Admitted(self.edges.of_sandbox(found.sandbox), grant.principal, grant.token_id)
+                raise NotFound(f"no transfer and no output is at {path[:200]}")
+            expires_at = grant.expires_at if path.endswith("/output") else None
+            return Admitted(self.edges.of_sandbox(found.sandbox), grant.principal, grant.token_id, expires_at)
         if path != "/v1/ws":
             raise NotFound(f"no WebSocket is at {path[:200]}")
         return Admitted(self.edges.any, grant.principal, grant.token_id, grant.expires_at)

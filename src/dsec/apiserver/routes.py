@@ -130,6 +130,10 @@ ROUTES: tuple[Route, ...] = (
         answer=dict[str, Any],
     ),
     Route(
+        method="GET", path=_SANDBOX + "/execs/{exec_id}/output", summary="Much output (docs/protocols.md)",
+        streams=True, upgrades=True, query=("stdout", "stderr"),
+    ),
+    Route(
         method="GET", path=_SANDBOX + "/transfer", summary="Archives in and out (docs/protocols.md)", streams=True,
         upgrades=True, query=(
             "direction", "transfer_id", "resume", "offset", "path", "user", "parents", "owners", "follow", "name",

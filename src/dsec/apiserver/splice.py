@@ -3,7 +3,7 @@
 uvicorn hands an upgrade request to its WebSocket protocol class together with the connection. Ours parses no frame:
 it asks the edge for the same upgrade in the caller's name and then joins the two connections. So a message costs
 one read and one write, frames arrive unchanged, and a side that does not read holds back the other through the
-kernel's own buffers.
+kernel's own buffers. Of connections that carry bulk bytes not even those come here: ``dsec.node.joined``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dsec.api.http import error_body
 from dsec.apiserver.asgi import status_sent
 from dsec.apiserver.edge_link import EdgeLink
 from dsec.errors import DSecError, NodeError
+from dsec.node.joined import Joined, descriptor_of
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["UPGRADES", "Admitted", "Splice", "splice_class"]
 
-UPGRADES = (b"websocket", b"dsec-transfer")
+_BULK = b"dsec-transfer"
+UPGRADES = (b"websocket", _BULK)
 """Protocols that a connection may become; of both, only the upgrade itself is read here."""
 _PASSED_ON = (b"sec-websocket-key", b"sec-websocket-version", b"dsec-job")
 
@@ -76,6 +78,7 @@ class Splice(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._edge: asyncio.Transport | None = None
         self._admitted: Admitted | None = None
+        self._joined: Joined | None = None
         self._early: list[bytes] = []
         self._lost = False
 
@@ -99,6 +102,8 @@ class Splice(asyncio.Protocol):
         self._connections.discard(self)
         if self._admitted is not None:
             self.closed(self._admitted, self)
+        if self._joined is not None:
+            self._joined.close()
         if self._edge is not None:
             self._edge.close()
 
@@ -157,18 +162,28 @@ class Splice(asyncio.Protocol):
             b"dsec-principal: " + self._admitted.principal.encode(),
         ]
         asked += [name + b": " + headers[name] for name in _PASSED_ON if name in headers]
-        task = asyncio.get_running_loop().create_task(self._join(b"\r\n".join(asked) + b"\r\n\r\n", self._admitted))
+        joining = self._join(b"\r\n".join(asked) + b"\r\n\r\n", self._admitted, bulk=upgrade == _BULK)
+        task = asyncio.get_running_loop().create_task(joining)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _join(self, request: bytes, admitted: Admitted) -> None:
+    async def _join(self, request: bytes, admitted: Admitted, *, bulk: bool) -> None:
         try:
             edge = await admitted.link.connect(_EdgeSide(self))
         except NodeError as error:
             self._refuse(error)
             return
-        if self._lost:
+        if self._lost or self._transport is None:
             edge.close()
+            return
+        if bulk:
+            self._edge = edge
+            edge.pause_reading()
+            self.pause_reading()
+            ends = descriptor_of(self._transport), descriptor_of(edge)
+            self._joined = Joined(*ends, first=b"".join([request, *self._early]), back=b"", over=self.close)
+            self._early.clear()
+            self.opened(admitted, self)
             return
         edge.write(request)
         edge.writelines(self._early)

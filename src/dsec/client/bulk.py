@@ -67,6 +67,14 @@ class BulkAddress:
     """What each request says besides."""
     sandbox_id: str
 
+    def upgrade(self, path: str, query: dict[str, str | bytes]) -> bytes:
+        """The request for an upgrade, at a path of the sandbox's."""
+        target = f"{self.before}/v1/sandboxes/{self.sandbox_id}/{path}?{urlencode(query)}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        request = f"GET {target} HTTP/1.1\r\nhost: {host}:{self.port}\r\nauthorization: Bearer {self.token}\r\n"
+        request += "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        return (request + "connection: Upgrade\r\nupgrade: dsec-transfer\r\n\r\n").encode("latin-1")
+
 
 class Bulk:
     """A transfer. ``send`` or ``receive`` once, in a thread; ``cancel`` from anywhere."""
@@ -223,16 +231,10 @@ class Bulk:
             raise _Broken(str(error)) from None
 
     def _upgrade(self, offset: int) -> None:
-        address = self._address
         query = self._query | {"resume": "true" if self._begun else "false"}
         if query["direction"] == "download":
             query["offset"] = str(offset)
-        target = f"{address.before}/v1/sandboxes/{address.sandbox_id}/transfer?{urlencode(query)}"
-        host = f"[{address.host}]" if ":" in address.host else address.host
-        request = f"GET {target} HTTP/1.1\r\nhost: {host}:{address.port}\r\nauthorization: Bearer {address.token}\r\n"
-        request += "".join(f"{name}: {value}\r\n" for name, value in address.headers.items())
-        request += "connection: Upgrade\r\nupgrade: dsec-transfer\r\n\r\n"
-        self._connected().sendall(request.encode("latin-1"))
+        self._connected().sendall(self._address.upgrade("transfer", query))
         self._begun = True
         while (end := self._buffer.find(b"\r\n\r\n", 0, self._end)) < 0:
             if self._end > _MOST_HEAD:

@@ -7,24 +7,18 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from dsec.api.frames import STDERR, STDOUT, Kind, until_frame
 from dsec.api.signals import signal_number
 from dsec.api.types import ExecInfo, Pty, ResizeRequest
-from dsec.client.results import ExecResult, Exited, Gap, Stderr, Stdout
-from dsec.client.running import RECONNECT_S, ExecRequest, Run, decode_end, exited_of
+from dsec.client.following import Event, Following
+from dsec.client.results import ExecResult, Exited, Stderr, Stdout
+from dsec.client.running import ExecRequest, Run
 from dsec.client.stdin import Stdin
-from dsec.client.streams import WINDOW, Flowing
-from dsec.client.waiting import Patience
-from dsec.client.wire import Wire
-from dsec.errors import InvalidArgument, NodeError, error_from_wire
+from dsec.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from dsec.client.sandbox import Sandbox
 
 __all__ = ["Event", "Exec"]
-
-Event = Stdout | Stderr | Gap | Exited
-_NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 
 
 class Exec:
@@ -68,54 +62,12 @@ class Exec:
         is slower than the program may get a Gap where the node no longer keeps what was not read. Raises SandboxGone,
         OutcomeUnknown, NodeError.
         """
-        at = dict(zip((STDOUT, STDERR), self._offsets, strict=True))
-        patience = Patience(RECONNECT_S)
-        while True:
-            try:
-                async with aclosing(self._attached(at)) as events:
-                    async for event in events:
-                        patience.answered()
-                        yield event
-                return
-            except NodeError as error:
-                await patience.before_retry(error)
-
-    async def _attached(self, at: dict[int, int]) -> AsyncGenerator[Event]:
-        """Events of one attachment, from the offsets ``at`` on, which it moves."""
-        wire = await self._sandbox._link().wire()
-        receiver = Flowing()
-        credit = {channel: offset + WINDOW for channel, offset in at.items()}
-        params = {
-            "sandbox_id": self._sandbox.id, "exec_id": self.id, "mode": "stream", "offsets": dict(at),
-            "credit": dict(credit), "max_output_bytes": self._max_output_bytes,
-        }  # fmt: skip
-        number = await wire.open(receiver, "attach", params)
-        try:
-            while True:
-                frame = await receiver.next()
-                kind = frame[1]
-                if kind == Kind.DATA and frame[4]:
-                    channel, offset, data = frame[2], frame[3], frame[4]
-                    at[channel] = offset + len(data)
-                    yield Stdout(data, offset) if channel == STDOUT else Stderr(data, offset)
-                    await self._grant(wire, number, channel, at, credit)
-                elif kind == Kind.ITEM and "gap" in frame[2]:
-                    gap = frame[2]
-                    at[gap["gap"]] = gap["to"]
-                    yield Gap(_NAMES[gap["gap"]], gap["from"], gap["to"])
-                    await self._grant(wire, number, gap["gap"], at, credit)
-                elif kind == Kind.END:
-                    yield exited_of(decode_end(frame[2]))
-                    return
-                elif kind == Kind.ERROR:
-                    raise error_from_wire(frame[2])
-        finally:
-            await wire.close_stream(number)
-
-    async def _grant(self, wire: Wire, number: int, channel: int, at: dict[int, int], credit: dict[int, int]) -> None:
-        if credit[channel] - at[channel] <= WINDOW // 2:
-            credit[channel] = at[channel] + WINDOW
-            await wire.send(until_frame(number, channel, credit[channel]))
+        following = Following(
+            self._sandbox._link, self._sandbox.id, self.id, self._offsets, self._max_output_bytes
+        )  # fmt: skip
+        async with aclosing(following.events()) as events:
+            async for event in events:
+                yield event
 
     async def lines(self) -> AsyncGenerator[str]:
         """Lines of both streams as each is complete, decoded incrementally (UTF-8 with replacement)."""

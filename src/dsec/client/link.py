@@ -18,6 +18,8 @@ from dsec.api.http1 import Answer, Connection
 from dsec.api.http_pool import Exchange, HttpPool
 from dsec.client.bulk import BulkAddress
 from dsec.client.discovery import Address
+from dsec.client.lane import Lane
+from dsec.client.streams import Flowing
 from dsec.client.waiting import Patience
 from dsec.client.wire import Wire
 from dsec.errors import Denied, DSecError, InvalidArgument, NodeError, ProtocolError, error_from_wire
@@ -32,6 +34,9 @@ _JSON = {"content-type": "application/json"}
 _PATIENCE_S = 30.0
 _HEARTBEAT_S = 30.0
 _MOST_TRANSFERS = 16
+_MOST_LANES = 16
+_NO_LANE_S = 30.0
+"""After a lane that gave nothing."""
 _OTHER_ADDRESS_S = 0.25
 """After this, a host's next address is tried beside the first (RFC 8305)."""
 Query = Mapping[str, str | bytes] | list[tuple[str, str]]
@@ -75,6 +80,8 @@ class Link:
             skip_auto_headers=("Accept-Encoding", "Accept", "User-Agent"),
         )
         """For the WebSocket."""
+        self._lanes = 0
+        self._lanes_after = 0.0
         self._wire: Wire | None = None
         self._connecting: asyncio.Task[Wire] | None = None
 
@@ -153,6 +160,43 @@ class Link:
         return BulkAddress(
             self._host, self._port, self._tls, self._before, known.token, dict(known.headers), sandbox_id
         )  # fmt: skip
+
+    # Lanes
+
+    def has_lanes(self) -> bool:
+        """Whether a stream that comes fast may have a lane now."""
+        return self._lanes < _MOST_LANES and asyncio.get_running_loop().time() >= self._lanes_after
+
+    @asynccontextmanager
+    async def lane(
+        self, sandbox_id: str, exec_id: str, offsets: dict[int, int], receiver: Flowing
+    ) -> AsyncIterator[Lane | None]:
+        """A connection for an exec's output from the offsets on; None where there is none to be had."""
+        query: dict[str, str | bytes] = {"stdout": str(offsets[1]), "stderr": str(offsets[2])}
+        request = self.bulk_address(sandbox_id).upgrade(f"execs/{exec_id}/output", query)
+        self._lanes += 1
+        lane = None
+        try:
+            lane = await self._connect_lane(request, receiver)
+            yield lane
+        finally:
+            self._lanes -= 1
+            if lane is not None:
+                lane.close()
+            if lane is None or not lane.received:
+                # Nothing came: not supported by somebody on the way, or something is broken.
+                self._lanes_after = asyncio.get_running_loop().time() + _NO_LANE_S
+
+    async def _connect_lane(self, request: bytes, receiver: Flowing) -> Lane | None:
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                _, lane = await asyncio.get_running_loop().create_connection(
+                    lambda: Lane(request, receiver), self._host, self._port, ssl=self._tls or None,
+                    happy_eyeballs_delay=self._other_address_s,
+                )  # fmt: skip
+        except OSError:  # TimeoutError is one
+            return None
+        return lane
 
     # WebSocket
 

@@ -20,8 +20,10 @@ from dsec.edge.core import Core
 from dsec.edge.faults import fault
 from dsec.edge.file_streams import check_path, file_place
 from dsec.edge.job_record import Claim, claim_of
+from dsec.edge.outputs import output_params
 from dsec.edge.peers import TrustedPeers
 from dsec.errors import DSecError, InvalidArgument, NodeError, NotFound
+from dsec.node.joined import Joined, descriptor_of
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -35,8 +37,6 @@ _PREFIX, _SUFFIX = "/v1/sandboxes/", "/transfer"
 _DIRECTIONS = {"upload": ("parents", "owners"), "download": ("follow", "name", "offset")}
 _SHARED = ("direction", "transfer_id", "resume", "path", "user")
 _STREAM = 1
-_GATHERED = 4 << 20
-"""Bytes that wait for a side that reads slowly before the other is held back."""
 
 
 def transfer_params(core: Core, target: str) -> tuple[str, dict[str, Any]]:
@@ -79,17 +79,8 @@ class _RuntimeSide(asyncio.Protocol):
     def __init__(self, client: Transfer) -> None:
         self._client = client
 
-    def data_received(self, data: bytes) -> None:
-        self._client.from_runtime(data)
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._client.close()
-
-    def pause_writing(self) -> None:
-        self._client.hold(True)
-
-    def resume_writing(self) -> None:
-        self._client.hold(False)
 
 
 class Transfer(asyncio.Protocol):
@@ -105,6 +96,7 @@ class Transfer(asyncio.Protocol):
         self._tasks = cast("set[Any]", server_state.tasks)
         self._transport: asyncio.Transport | None = None
         self._runtime: asyncio.Transport | None = None
+        self._joined: Joined | None = None
         self._asked = False
         self._early: list[bytes] = []
         self._lost = False
@@ -112,17 +104,15 @@ class Transfer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Part of asyncio.Protocol."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(_GATHERED)
         self._connections.add(self)
         self.open_ones[self] = None
 
     def data_received(self, data: bytes) -> None:
         """Part of asyncio.Protocol."""
-        if self._runtime is not None:
-            self._runtime.write(data)
-        elif self._asked:
+        if self._asked:
             self._early.append(data)
-            self.hold(True)
+            if self._transport is not None:
+                self._transport.pause_reading()
         else:
             self._open(data)
 
@@ -131,35 +121,14 @@ class Transfer(asyncio.Protocol):
         self._lost = True
         self._connections.discard(self)
         self.open_ones.pop(self, None)
+        if self._joined is not None:
+            self._joined.close()
         if self._runtime is not None:
             self._runtime.close()
-
-    def pause_writing(self) -> None:
-        """Part of asyncio.Protocol."""
-        if self._runtime is not None:
-            self._runtime.pause_reading()
-
-    def resume_writing(self) -> None:
-        """Part of asyncio.Protocol."""
-        if self._runtime is not None:
-            self._runtime.resume_reading()
 
     def shutdown(self) -> None:
         """Called by uvicorn when the server ends: clients come back to its successor."""
         self.close()
-
-    def from_runtime(self, data: bytes) -> None:
-        """Bytes for the client."""
-        if self._transport is not None and not self._lost:
-            self._transport.write(data)
-
-    def hold(self, hold: bool) -> None:
-        """Hold the client back, or let it go on."""
-        if self._transport is not None and not self._lost:
-            if hold:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
 
     def close(self) -> None:
         """End both connections once what was written is sent."""
@@ -179,7 +148,7 @@ class Transfer(asyncio.Protocol):
             if claim is not None:
                 self.check(claim, headers.get("dsec-principal", ""))
                 self.open_ones[self] = claim
-            method, params = transfer_params(self.core, target)
+            method, params = output_params(self.core, target) or transfer_params(self.core, target)
         except DSecError as error:
             self._refuse(error)
             return
@@ -198,16 +167,15 @@ class Transfer(asyncio.Protocol):
         if self._lost or self._transport is None:
             runtime.close()
             return
-        runtime.set_write_buffer_limits(_GATHERED)
-        self._transport.write(
-            b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: " + TRANSFER + b"\r\n\r\n"
-        )
-        runtime.write(len(opening).to_bytes(4, "big") + opening)
-        runtime.writelines(self._early)
-        self._early.clear()
-        fault("edge.transfer.joined")
         self._runtime = runtime
-        self.hold(False)
+        runtime.pause_reading()
+        self._transport.pause_reading()
+        answer = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: " + TRANSFER + b"\r\n\r\n"
+        asked = b"".join([len(opening).to_bytes(4, "big"), opening, *self._early])
+        self._early.clear()
+        ends = descriptor_of(self._transport), descriptor_of(runtime)
+        self._joined = Joined(*ends, first=asked, back=answer, over=self.close)
+        fault("edge.transfer.joined")
 
     def _refuse(self, error: DSecError) -> None:
         if self._transport is None or self._lost:

@@ -160,7 +160,7 @@ class World:
         socket.unlink(missing_ok=True)
         server = uvicorn.Server(
             uvicorn.Config(
-                edge.app, uds=str(socket), http="httptools", ws="websockets-sansio", lifespan="off",
+                edge.app, uds=str(socket), http=edge.peers(), ws="websockets-sansio", lifespan="off",
                 log_config=None, access_log=False, ws_ping_interval=None, timeout_graceful_shutdown=0,
             )
         )  # fmt: skip

@@ -109,6 +109,7 @@ class FakeConnection:
         return {
             "exec.start": self._start,
             "exec.attach": self._attach,
+            "exec.output": self._output,
             "session.run": self._run,
             "output.tail": self._tail,
             "events": self._events,
@@ -129,6 +130,10 @@ class FakeConnection:
     async def _attach(self, stream: int, params: dict[str, Any]) -> Any:
         found = self._runtime.find_exec(params["sandbox_id"], params["exec_id"])
         return await self._follow(stream, found, params, params.get("offsets") or {})
+
+    async def _output(self, stream: int, params: dict[str, Any]) -> Any:
+        await self._attach(stream, params | {"mode": "stream"})
+        return {}
 
     async def _follow(self, stream: int, found: FakeExec, params: dict[str, Any], offsets: dict[int, int]) -> Any:
         mode = params["mode"]

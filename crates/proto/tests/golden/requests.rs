@@ -59,6 +59,12 @@ fn requests() {
         exec_id: EXEC.into(),
         size: PtySize { rows: 50, cols: 80 },
     };
+    let live = ExecOutput {
+        sandbox_id: SANDBOX.into(),
+        exec_id: EXEC.into(),
+        offsets: BTreeMap::from([(1, 5), (2, 0)]),
+        credit: BTreeMap::from([(1, 1 << 22), (2, 1 << 22)]),
+    };
     let kept = OutputRead {
         sandbox_id: SANDBOX.into(),
         exec_id: EXEC.into(),
@@ -176,6 +182,7 @@ fn requests() {
                     exec_ids: vec![EXEC.into()],
                 },
             ),
+            vector("exec.output", &live),
             vector("output.tail", &tail),
             vector("output.read", &kept),
             vector("file.read", &read),

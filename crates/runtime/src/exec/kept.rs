@@ -1,13 +1,13 @@
 //! What is kept of the output of an exec that is forgotten: gaps and exact bytes, within a reader's credit.
 
 use dsec_proto::error::{WireError, WireResult};
-use dsec_proto::frame::{DEFAULT_CREDIT, MAX_DATA};
+use dsec_proto::frame::DEFAULT_CREDIT;
 use dsec_proto::runtime::{Empty, Gap, OutputRead};
 
 use crate::check;
 use crate::connection::{Input, Out, Stream};
 use crate::node::Node;
-use crate::output::{Log, Read};
+use crate::output::{Log, Read, FRAME};
 
 /// One channel and how far its reader is.
 struct Channel {
@@ -88,16 +88,21 @@ impl Channel {
         if self.at >= end {
             return Ok(false);
         }
-        let read = self.log.read(self.at, end, MAX_DATA);
+        let read = self.log.read(self.at, end, FRAME);
         match read.map_err(|error| WireError::node("output", error.to_string()))? {
             Read::Bytes(bytes) => {
                 out.data(self.number, self.at, &bytes).await;
                 self.at += bytes.len() as u64;
             }
+            Read::Part(part) => {
+                let next = self.at + u64::from(part.length);
+                out.part(self.number, self.at, part).await;
+                self.at = next;
+            }
             gap => {
                 // Where the last byte that is kept stands before the end, the rest is a gap too.
                 let to = match self.log.gap(self.at) {
-                    Some(to) if gap != Read::Nothing => to.min(self.end),
+                    Some(to) if !matches!(gap, Read::Nothing) => to.min(self.end),
                     _ => self.end,
                 };
                 let (gap, from) = (self.number, self.at);

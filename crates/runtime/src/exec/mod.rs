@@ -16,7 +16,7 @@ pub use kill::{kill, out_of_grace, out_of_time, signal_group, terminate};
 pub use pump::follow;
 pub use start::{errors_of, start, start_session};
 pub use stdin::Stdin;
-pub use stream::{collect_or_stream, send_range, Wanted};
+pub use stream::{collect_or_stream, output_only, send_range, Wanted};
 pub use terminal::{adopt, resize, Terminal};
 
 use std::cell::{Cell, RefCell};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::Interest;
 
 use super::{Exec, Phase, Stream, Terminal};
-use crate::kernel::poll;
+use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::output::{Pull, KEPT, SEGMENT};
 
@@ -15,6 +15,14 @@ use crate::output::{Pull, KEPT, SEGMENT};
 const HUNG_UP: Duration = Duration::from_millis(50);
 /// Most bytes that are moved before others have their turn.
 const TURN: usize = 1 << 20;
+/// Room of a pipe until it is given more.
+const PIPE: usize = 64 << 10;
+/// Room of a pipe that was found full: its program and we wait for each other less often.
+const WIDE_PIPE: usize = 1 << 20;
+/// Of such a pipe less is not taken at once again: a wakeup for each write costs more than the bytes.
+const WORTHWHILE: usize = 64 << 10;
+/// How long more is waited for then. What a wide pipe holds in that time is as much as a machine moves.
+const PAUSE: Duration = Duration::from_millis(1);
 /// More often than a terminal, which buffers some 80 KiB, has something.
 const TERMINAL_PULLS: usize = 1024;
 /// With backpressure, how far a program may be ahead of its reader: never so far that something would be dropped.
@@ -63,6 +71,7 @@ async fn stream(exec: &Exec, index: usize) -> std::io::Result<()> {
         return Ok(());
     };
     let watched = poll::watch(Watched(Rc::clone(&pipe)), Interest::READABLE)?;
+    let mut room = PIPE;
     loop {
         let mut ready = tokio::select! {
             ready = watched.ready(Interest::READABLE) => ready?,
@@ -70,10 +79,19 @@ async fn stream(exec: &Exec, index: usize) -> std::io::Result<()> {
         };
         has_room(exec, stream).await;
         match stream.log.pull(&pipe, TURN)? {
-            Pull::Bytes(_) => {
+            Pull::Bytes(moved) => {
+                if moved >= room && room < WIDE_PIPE {
+                    // Refused where the node's user has too much in pipes: it stays as it is.
+                    let _ = sys::widen_pipe(&*pipe, WIDE_PIPE);
+                    room = WIDE_PIPE;
+                }
                 exec.changed.notify_waiters();
                 stream.log.rest();
-                tokio::task::yield_now().await;
+                if room == WIDE_PIPE && moved < WORTHWHILE {
+                    tokio::time::sleep(PAUSE).await;
+                } else {
+                    tokio::task::yield_now().await;
+                }
             }
             Pull::Empty => ready.clear_ready(),
             Pull::End => return Ok(()),

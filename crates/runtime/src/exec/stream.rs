@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use dsec_proto::error::{WireError, WireResult};
-use dsec_proto::frame::{DEFAULT_CREDIT, MAX_DATA};
-use dsec_proto::runtime::{ExecEnd, Gap, Mode, Offsets, Started};
+use dsec_proto::frame::DEFAULT_CREDIT;
+use dsec_proto::runtime::{Empty, ExecEnd, Gap, Mode, Offsets, Started};
 
 use super::stdin::{self, CREDIT};
 use super::{Exec, Phase};
@@ -23,8 +23,8 @@ pub struct Wanted {
     pub credit: Offsets,
     /// For `collect`.
     pub max_output_bytes: u64,
-    /// Whose standard input comes on the stream.
-    pub writer: u64,
+    /// Whose standard input comes on the stream; `None`: it takes none.
+    pub writer: Option<u64>,
 }
 
 /// The end of an exec, when there is one: its facts or its failure, and the totals up to which its output counts.
@@ -75,6 +75,17 @@ pub async fn collect_or_stream(
     stream.out.finish(outcome).await;
 }
 
+/// Serves one reader with output alone; how the exec ended is told elsewhere, by those who record it.
+pub async fn output_only(node: &Rc<Node>, exec: &Rc<Exec>, wanted: &Wanted, stream: &mut Stream) {
+    let _open = exec.sandbox.stream();
+    let mut reader = Reader::new(node, exec, wanted, stream.out.clone());
+    match reader.live(stream).await {
+        Some(Ok(_)) => stream.out.finish(Ok(Empty {})).await,
+        Some(Err(error)) => stream.out.finish::<Empty>(Err(error)).await,
+        None => {} // the reader has left
+    }
+}
+
 type Outcome = (WireResult<ExecEnd>, [u64; 2]);
 
 struct Reader<'a> {
@@ -84,7 +95,7 @@ struct Reader<'a> {
     at: [u64; 2],
     until: [u64; 2],
     granted: u64,
-    writer: u64,
+    writer: Option<u64>,
 }
 
 impl<'a> Reader<'a> {
@@ -108,8 +119,8 @@ impl<'a> Reader<'a> {
     /// Lets the client send more standard input, when there is room for a good deal.
     async fn grant(&mut self) {
         let stdin = self.exec.stdin.borrow().clone();
-        if let Some(stdin) = stdin {
-            let next = stdin.taken(self.writer) + CREDIT;
+        if let (Some(stdin), Some(writer)) = (stdin, self.writer) {
+            let next = stdin.taken(writer) + CREDIT;
             if next >= self.granted + CREDIT / 4 {
                 self.granted = next;
                 self.out.until(0, next).await;
@@ -132,7 +143,7 @@ impl<'a> Reader<'a> {
                 channel: 0,
                 offset,
                 bytes,
-            } => self.feed(offset, bytes).await,
+            } if self.writer.is_some() => self.feed(offset, bytes).await,
             Input::Close => Ok(()), // the input ends with it
             Input::Until { channel, .. } | Input::Data { channel, .. } => Err(WireError::new(
                 "protocol_error",
@@ -155,7 +166,7 @@ impl<'a> Reader<'a> {
                 "more standard input than was granted",
             ));
         }
-        let writer = self.writer;
+        let writer = self.writer.unwrap_or_default();
         // A program that does not read must not hold up its own output: the write goes on beside it. Writes are taken in
         // order by the lock inside.
         let (node, exec) = (Rc::clone(self.node), Rc::clone(self.exec));
@@ -316,7 +327,7 @@ pub async fn send_range(
 /// Sends one frame's worth from `at`, or tells of a gap. Returns where the next one begins.
 async fn send(log: &Log, out: &Out, index: usize, at: u64, end: u64) -> WireResult<u64> {
     let channel = index as u8 + 1;
-    let read = log.read(at, end, MAX_DATA);
+    let read = log.read(at, end, output::FRAME);
     match read.map_err(|error| WireError::node("output", error.to_string()))? {
         Read::Nothing => Ok(at),
         Read::Gap(to) => {
@@ -331,6 +342,11 @@ async fn send(log: &Log, out: &Out, index: usize, at: u64, end: u64) -> WireResu
         Read::Bytes(bytes) => {
             out.data(channel, at, &bytes).await;
             Ok(at + bytes.len() as u64)
+        }
+        Read::Part(part) => {
+            let next = at + u64::from(part.length);
+            out.part(channel, at, part).await;
+            Ok(next)
         }
     }
 }

@@ -164,6 +164,55 @@ pub fn send_file(to: &impl AsRawFd, from: &impl AsRawFd, most: usize) -> io::Res
     Ok(check(moved as libc::c_long)? as usize)
 }
 
+/// Moves bytes of a file from `offset` on, which it advances, into a socket, as many as it takes now. 0: the file ends there.
+///
+/// # Errors
+/// EAGAIN when there is no room, EPIPE when nobody reads any more.
+pub fn send_file_at(
+    to: &impl AsRawFd,
+    from: &impl AsRawFd,
+    offset: &mut u64,
+    most: usize,
+) -> io::Result<usize> {
+    let mut at = *offset as libc::off_t;
+    // SAFETY: both descriptors are borrowed, `at` outlives the call.
+    let moved = unsafe { libc::sendfile(to.as_raw_fd(), from.as_raw_fd(), &mut at, most) };
+    let moved = check(moved as libc::c_long)? as usize;
+    *offset = at as u64;
+    Ok(moved)
+}
+
+/// Gives a socket room for so many bytes that are not yet read, beyond the node's limit where that is allowed. Without it
+/// all works too.
+pub fn send_room(socket: &impl AsRawFd, bytes: libc::c_int) {
+    for option in [libc::SO_SNDBUFFORCE, libc::SO_SNDBUF] {
+        // SAFETY: the option takes one int.
+        let set = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                option,
+                std::ptr::from_ref(&bytes).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            )
+        };
+        if set == 0 {
+            return;
+        }
+    }
+}
+
+/// Gives a pipe room for so many bytes. Memory is taken only for what is in it.
+///
+/// # Errors
+/// EPERM above what the node's user may have, EBUSY when more is in it.
+pub fn widen_pipe(pipe: &impl AsRawFd, bytes: usize) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    // SAFETY: numbers only.
+    let set = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) };
+    check(libc::c_long::from(set)).map(drop)
+}
+
 /// Frees a range of a file; its length stays.
 pub fn punch(file: &impl AsRawFd, start: u64, end: u64) {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;

@@ -6,12 +6,15 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::rc::{Rc, Weak};
 
 use super::plan::{self, At, Piece};
 use crate::kernel::sys;
 
 /// Most segment files that are held open for writing.
 const MAX_OPEN: usize = 512;
+/// What is shorter is read and sent together with other frames; what is longer goes from its file into the socket.
+const UNREAD: usize = 32 << 10;
 
 thread_local! {
     /// Segment files that are open for writing, all logs together.
@@ -54,6 +57,8 @@ pub struct Log {
     channel: u8,
     pieces: RefCell<Vec<Piece>>,
     open: RefCell<Option<Open>>,
+    /// The segment that was read last, for as long as bytes of it are on their way.
+    reading: RefCell<(u64, Weak<File>)>,
 }
 
 impl Log {
@@ -65,6 +70,7 @@ impl Log {
             channel,
             pieces: RefCell::new(kept(directory, channel)),
             open: RefCell::default(),
+            reading: RefCell::default(),
         }
     }
 
@@ -76,6 +82,7 @@ impl Log {
             channel,
             pieces: RefCell::default(),
             open: RefCell::default(),
+            reading: RefCell::default(),
         }
     }
 
@@ -202,6 +209,7 @@ impl Log {
     /// Looks at the files again, after they were shrunk.
     pub fn reload(&self) {
         self.close();
+        self.reading.take();
         *self.pieces.borrow_mut() = kept(&self.directory, self.channel);
     }
 
@@ -232,24 +240,53 @@ impl Log {
             At::Gap(to) => Ok(Read::Gap(to.min(end))),
             At::Bytes(piece) => {
                 let length = (piece.end().min(end).saturating_sub(offset) as usize).min(most);
+                let start = offset - piece.start;
+                if length == 0 {
+                    return Ok(Read::Nothing);
+                }
+                if length >= UNREAD {
+                    return Ok(Read::Part(Part {
+                        file: self.segment(piece.start)?,
+                        start,
+                        length: length as u32,
+                    }));
+                }
                 let mut bytes = vec![0; length];
-                File::open(self.path(piece.start))?
-                    .read_exact_at(&mut bytes, offset - piece.start)?;
-                Ok(if bytes.is_empty() {
-                    Read::Nothing
-                } else {
-                    Read::Bytes(bytes)
-                })
+                File::open(self.path(piece.start))?.read_exact_at(&mut bytes, start)?;
+                Ok(Read::Bytes(bytes))
             }
         }
     }
+
+    fn segment(&self, start: u64) -> io::Result<Rc<File>> {
+        let mut reading = self.reading.borrow_mut();
+        if let Some(file) = reading.1.upgrade().filter(|_| reading.0 == start) {
+            return Ok(file);
+        }
+        let file = Rc::new(File::open(self.path(start))?);
+        *reading = (start, Rc::downgrade(&file));
+        Ok(file)
+    }
+}
+
+/// A range of a segment. The file stays what it is, also when it has no name any more.
+#[derive(Debug)]
+pub struct Part {
+    /// The segment.
+    pub file: Rc<File>,
+    /// Where in it.
+    pub start: u64,
+    /// How many bytes.
+    pub length: u32,
 }
 
 /// What a reader gets.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Read {
     /// Bytes.
     Bytes(Vec<u8>),
+    /// Many bytes, where they are.
+    Part(Part),
     /// Nothing kept until this offset.
     Gap(u64),
     /// Not written yet.

@@ -6,12 +6,14 @@ mod plan;
 mod tail;
 
 pub use budget::Budget;
-pub use log::{Log, Pull, Read};
+pub use log::{Log, Part, Pull, Read};
 pub use plan::{halves, Piece};
 pub use tail::{kept_tail, remove, shrink};
 
 /// Bytes of a segment.
 pub const SEGMENT: u64 = 4 << 20;
+/// Most bytes of a frame of output: whole pages, so that they go from file to socket in few pieces.
+pub const FRAME: usize = dsec_proto::frame::MAX_DATA & !4095;
 /// Most that is kept of a stream.
 pub const KEPT: u64 = 64 << 20;
 /// Segments at the beginning that stay.
