@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dsec.errors import ImageNotFound, NotFound
-from dsec.images.catalogue import Catalogue, ImageConfig
+from dsec.images.catalogue import Catalogue, ImageConfig, LayerEnvironment
 
 
 @pytest.fixture
@@ -113,3 +114,28 @@ def test_adopting_adds_and_never_replaces(catalogue: Catalogue, tmp_path: Path) 
     assert catalogue.image("taken").digest == "sha256:mine"
     assert catalogue.tag("workspace/w:1").digest == "l3"
     assert catalogue.layer_of("sha256:l2") == "l2"
+
+
+def test_a_tags_environment(catalogue: Catalogue) -> None:
+    """It comes with the tag, is replaced with it, and is no other tag's of the same layer."""
+    catalogue.put_layer("l1", 1)
+    brings = LayerEnvironment({"A": "b"}, ("/first",), ("/last",))
+    catalogue.put_tag("toolkit/t:1", "l1", brings)
+    catalogue.put_tag("toolkit/t:2", "l1")
+    assert catalogue.tag("toolkit/t:1").environment == brings
+    assert [each.environment for each in catalogue.tags_of("l1")] == [brings, LayerEnvironment()]
+    catalogue.put_tag("toolkit/t:1", "l1")
+    assert catalogue.tag("toolkit/t:1").environment == LayerEnvironment()
+
+
+def test_an_earlier_catalogue_is_adopted(catalogue: Catalogue, tmp_path: Path) -> None:
+    """One whose tags have no environment yet is copied all the same."""
+    older = tmp_path / "older.db"
+    db = sqlite3.connect(older)
+    db.executescript((Path(__file__).parents[2] / "golden" / "databases" / "catalogue-1.sql").read_text())
+    digest = db.execute("SELECT digest FROM layers").fetchone()[0]
+    db.execute("INSERT INTO layer_tags VALUES ('toolkit/old:1', ?, 1.0)", (digest,))
+    db.commit()
+    db.close()
+    catalogue.adopt(older)
+    assert catalogue.tag("toolkit/old:1").environment == LayerEnvironment()
