@@ -15,4 +15,5 @@ def test_the_specification_counts_them() -> None:
     of = Counter(name.split(".")[0] for name in fault_names(CHECKOUT))
     promises = (CHECKOUT / "SPECIFICATION.md").read_text()
     assert f"At each of the {of['runtime'] + of['edge']} steps that runtime and edge name" in promises
+    assert f"The proxy dies at each of its {of['proxy']} own steps" in promises
     assert f"The keeper dies at each of its {of['keeper']} own steps" in promises

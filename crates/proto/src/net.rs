@@ -71,6 +71,45 @@ pub struct EndpointCount {
     pub connections: u32,
 }
 
+/// Bytes of one endpoint in its sandbox's ledger: a file in memory that the proxy writes, the keeper holds and the runtime
+/// reads, so that no death takes a count with it.
+pub const LEDGER_BYTES: usize = 32;
+
+impl EndpointCount {
+    /// What has been counted, as it stands in the ledger. Open connections are not in it.
+    #[must_use]
+    pub fn to_ledger(&self) -> [u8; LEDGER_BYTES] {
+        let mut bytes = [0; LEDGER_BYTES];
+        let counts = [
+            self.requests,
+            self.refused,
+            self.sent_bytes,
+            self.received_bytes,
+        ];
+        for (place, count) in bytes.chunks_exact_mut(8).zip(counts) {
+            place.copy_from_slice(&count.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// What the ledger says.
+    #[must_use]
+    pub fn from_ledger(bytes: &[u8; LEDGER_BYTES]) -> Self {
+        let mut counts = bytes.chunks_exact(8).map(|place| {
+            let place = place.try_into().unwrap_or_default();
+            u64::from_le_bytes(place)
+        });
+        let mut next = || counts.next().unwrap_or_default();
+        Self {
+            requests: next(),
+            refused: next(),
+            sent_bytes: next(),
+            received_bytes: next(),
+            connections: 0,
+        }
+    }
+}
+
 /// Answer to `net.usage`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetUsage {
@@ -78,4 +117,22 @@ pub struct NetUsage {
     pub inbound: u32,
     /// In the order of the endpoints.
     pub endpoints: Vec<EndpointCount>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is counted is the same on the other side.
+    #[test]
+    fn ledger() {
+        let count = EndpointCount {
+            requests: 1,
+            refused: 2,
+            sent_bytes: 1 << 40,
+            received_bytes: u64::MAX,
+            connections: 0,
+        };
+        assert_eq!(EndpointCount::from_ledger(&count.to_ledger()), count);
+    }
 }

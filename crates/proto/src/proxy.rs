@@ -5,10 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::net::{EndpointCount, EndpointSpec, PortSpec};
+use crate::net::{EndpointSpec, PortSpec};
 
 /// Version of this protocol.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Runtime to proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,8 @@ pub enum ToProxy {
         /// [`VERSION`].
         version: u32,
     },
-    /// All about one sandbox. Comes with the listener of each endpoint, in their order.
+    /// All about one sandbox. Comes with the listener of each endpoint, in their order, and after them the ledger
+    /// (`EndpointCount::to_ledger`), if there is any endpoint.
     Set {
         /// Repeated in [`ToRuntime::Applied`].
         turn: u64,
@@ -29,9 +30,9 @@ pub enum ToProxy {
         ports: Vec<PortSpec>,
         /// Endpoints.
         endpoints: Vec<EndpointSpec>,
-        /// What was counted before; a proxy that has counted more keeps its own.
-        counts: Vec<EndpointCount>,
     },
+    /// That is everything: what was not said is not exposed. Comes once the edge has told the runtime.
+    All,
     /// The sandbox is over: cut everything.
     Drop {
         /// The sandbox.
@@ -84,8 +85,8 @@ pub enum ToRuntime {
         sandbox_id: String,
         /// Open connections to its ports.
         inbound: u32,
-        /// By endpoint.
-        counts: Vec<EndpointCount>,
+        /// Open connections of each endpoint.
+        connections: Vec<u32>,
     },
     /// Connect to a port.
     Connect {

@@ -42,9 +42,9 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// One that has done nothing yet.
+    /// One with its counters.
     #[must_use]
-    pub fn new(sandbox_id: &str, spec: EndpointSpec) -> Rc<Self> {
+    pub fn new(sandbox_id: &str, spec: EndpointSpec, counters: Counters) -> Rc<Self> {
         let rate = spec
             .max_requests_per_minute
             .map(|most| Rate::new(most, Instant::now()));
@@ -52,7 +52,7 @@ impl Endpoint {
             sandbox_id: sandbox_id.to_owned(),
             open: Cell::new(!spec.closed),
             spec: RefCell::new(spec),
-            counters: Counters::default(),
+            counters,
             rate: RefCell::new(rate),
             live: RefCell::default(),
             over: Cut::default(),

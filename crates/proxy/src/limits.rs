@@ -1,33 +1,48 @@
 //! What an endpoint has done and may still do.
 
 use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
 use std::time::Instant;
 
-use dsec_proto::net::EndpointCount;
+use dsec_proto::net::{EndpointCount, LEDGER_BYTES};
 
-/// Counters of one endpoint.
+/// Counters of one endpoint. Each count is in the ledger before it is acted on, so that a successor goes on from there.
 #[derive(Default)]
 pub struct Counters {
     /// All but the open connections, which are counted beside.
     counted: RefCell<EndpointCount>,
     connections: Cell<u32>,
-    changed: Cell<bool>,
+    /// The ledger, and where in it.
+    ledger: Option<(Rc<File>, u64)>,
 }
 
 impl Counters {
-    /// What was counted before this process; more than that stands.
-    pub fn begin_at(&self, before: &EndpointCount) {
-        let mut counted = self.counted.borrow_mut();
-        counted.requests = counted.requests.max(before.requests);
-        counted.refused = counted.refused.max(before.refused);
-        counted.sent_bytes = counted.sent_bytes.max(before.sent_bytes);
-        counted.received_bytes = counted.received_bytes.max(before.received_bytes);
+    /// Those of the endpoint with this index, as they stand in the ledger.
+    #[must_use]
+    pub fn in_ledger(ledger: Rc<File>, index: usize) -> Self {
+        let at = (index * LEDGER_BYTES) as u64;
+        let mut bytes = [0; LEDGER_BYTES];
+        if let Err(error) = ledger.read_exact_at(&mut bytes, at) {
+            tracing::error!("what an endpoint has done cannot be read: {error}");
+        }
+        Self {
+            counted: EndpointCount::from_ledger(&bytes).into(),
+            connections: Cell::default(),
+            ledger: Some((ledger, at)),
+        }
     }
 
     /// Counts something.
     pub fn add(&self, change: impl FnOnce(&mut EndpointCount)) {
-        change(&mut self.counted.borrow_mut());
-        self.changed.set(true);
+        let mut counted = self.counted.borrow_mut();
+        change(&mut counted);
+        if let Some((ledger, at)) = &self.ledger {
+            if let Err(error) = ledger.write_all_at(&counted.to_ledger(), *at) {
+                tracing::error!("what an endpoint has done cannot be noted: {error}");
+            }
+        }
     }
 
     /// Open connections.
@@ -40,7 +55,6 @@ impl Counters {
     pub fn connected(&self, change: i32) {
         self.connections
             .set(self.connections.get().saturating_add_signed(change));
-        self.changed.set(true);
     }
 
     /// Bytes of bodies, both ways.
@@ -48,20 +62,6 @@ impl Counters {
     pub fn bytes(&self) -> u64 {
         let counted = self.counted.borrow();
         counted.sent_bytes.saturating_add(counted.received_bytes)
-    }
-
-    /// All of it.
-    #[must_use]
-    pub fn now(&self) -> EndpointCount {
-        EndpointCount {
-            connections: self.connections.get(),
-            ..self.counted.borrow().clone()
-        }
-    }
-
-    /// Whether anything changed since this was asked.
-    pub fn take_changed(&self) -> bool {
-        self.changed.replace(false)
     }
 }
 
@@ -111,17 +111,29 @@ mod tests {
         assert!(!rate.take(60, begun + Duration::from_millis(1900)));
     }
 
-    /// A successor goes on from what its predecessor had reported.
+    /// A successor goes on from what its predecessor has counted, each endpoint in its own place.
     #[test]
     fn counts_go_on() {
-        let counters = Counters::default();
-        counters.add(|count| count.requests += 2);
-        counters.begin_at(&EndpointCount {
-            requests: 10,
-            sent_bytes: 7,
-            ..EndpointCount::default()
-        });
-        counters.add(|count| count.requests += 1);
-        assert_eq!((counters.now().requests, counters.bytes()), (11, 7));
+        let path = std::env::temp_dir().join(format!("dsec-ledger-{}", std::process::id()));
+        std::fs::write(&path, [0; 2 * LEDGER_BYTES]).expect("is written");
+        let open = || {
+            Rc::new(
+                File::options()
+                    .read(true)
+                    .write(true)
+                    .open(&path)
+                    .expect("is opened"),
+            )
+        };
+        for round in 1..3 {
+            let ledger = open();
+            let other = Counters::in_ledger(Rc::clone(&ledger), 0);
+            let counters = Counters::in_ledger(ledger, 1);
+            counters.add(|count| count.requests += 2);
+            counters.add(|count| count.sent_bytes += 7);
+            assert_eq!(counters.counted.borrow().requests, 2 * round);
+            assert_eq!((counters.bytes(), other.bytes()), (7 * round, 0));
+        }
+        std::fs::remove_file(&path).expect("is removed");
     }
 }

@@ -113,10 +113,9 @@ async fn act(
             sandbox_id,
             ports,
             endpoints,
-            counts,
         } => {
             fault!("proxy.link.told");
-            state.set(&sandbox_id, ports, endpoints, &counts, fds);
+            state.set(&sandbox_id, ports, endpoints, fds);
             fault!("proxy.link.set");
             // What was cut has been told so; let it end before this is reported.
             tokio::task::yield_now().await;
@@ -125,6 +124,10 @@ async fn act(
             }
             link.tell(&ToRuntime::Applied { turn }).await?;
             fault!("proxy.link.applied");
+        }
+        ToProxy::All => {
+            state.whole.set(true);
+            state.completed.notify_waiters();
         }
         ToProxy::Drop { sandbox_id } => {
             state.forget(&sandbox_id);

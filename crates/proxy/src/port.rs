@@ -15,7 +15,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::Instant;
+use tokio::time::{timeout_at, Instant};
 
 use crate::body::{Body, Meter};
 use crate::connect::Stream;
@@ -84,7 +84,7 @@ impl Connection {
 
     async fn pass(&self, mut request: Request<Incoming>) -> Result<Response<Body>, WireError> {
         headers::check_framing(request.version(), request.headers()).map_err(WireError::invalid)?;
-        let (known, port) = self.find(&request)?;
+        let (known, port) = self.find(&request).await?;
         let (path, query) = (
             request.uri().path().to_owned(),
             request.uri().query().map(str::to_owned),
@@ -125,8 +125,8 @@ impl Connection {
         answer
     }
 
-    /// The port that a request's Host names.
-    fn find(&self, request: &Request<Incoming>) -> Result<(Rc<Known>, Rc<Port>), WireError> {
+    /// The port that a request's Host names. A proxy that has just begun waits until it was told of all.
+    async fn find(&self, request: &Request<Incoming>) -> Result<(Rc<Known>, Rc<Port>), WireError> {
         let uri = request.uri();
         if uri.scheme().is_some() || uri.authority().is_some() || !uri.path().starts_with('/') {
             return Err(WireError::invalid("the request's target must be a path"));
@@ -142,15 +142,23 @@ impl Connection {
                 "this connection serves exposed ports only",
             ));
         };
-        let known = self.state.find(&sandbox_id);
-        let port = known.as_ref().and_then(|known| known.port(number));
-        match (known, port) {
-            (Some(known), Some(port)) => Ok((known, port)),
-            _ => Err(answer::unreachable(
-                &sandbox_id,
-                number,
-                Refused::NotExposed,
-            )),
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let whole = self.state.whole.get();
+            let known = self.state.find(&sandbox_id);
+            let port = known.as_ref().and_then(|known| known.port(number));
+            let refused = match (known, port) {
+                (Some(known), Some(port)) => return Ok((known, port)),
+                _ if whole => Refused::NotExposed,
+                _ if Instant::now() >= end => Refused::NotYet,
+                _ => {
+                    // A port may be told before all are.
+                    let again = end.min(Instant::now() + AGAIN);
+                    let _ = timeout_at(again, self.state.completed.notified()).await;
+                    continue;
+                }
+            };
+            return Err(answer::unreachable(&sandbox_id, number, refused));
         }
     }
 

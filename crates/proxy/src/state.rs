@@ -2,15 +2,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use dsec_proto::net::{EndpointCount, EndpointSpec, PortSpec};
+use dsec_proto::net::{EndpointSpec, PortSpec};
 use dsec_proto::proxy::ToRuntime;
 use tokio::sync::Notify;
 
 use crate::cut::Cut;
 use crate::endpoint::{self, Endpoint};
+use crate::limits::Counters;
 use crate::link::Link;
 
 /// All of it. One thread owns it; tasks share it by `Rc`.
@@ -21,6 +23,10 @@ pub struct State {
     pub link: RefCell<Option<Rc<Link>>>,
     /// Told when there is a link.
     pub linked: Notify,
+    /// Whether everything was told: what is not known here is not exposed then.
+    pub whole: Cell<bool>,
+    /// Told when it is.
+    pub completed: Notify,
     changed: RefCell<HashSet<String>>,
     stirred: Notify,
     /// Connections that are open, of all kinds.
@@ -59,9 +65,11 @@ impl State {
         sandbox_id: &str,
         ports: Vec<PortSpec>,
         endpoints: Vec<EndpointSpec>,
-        counts: &[EndpointCount],
-        listeners: Vec<OwnedFd>,
+        mut fds: Vec<OwnedFd>,
     ) {
+        let ledger = (fds.len() > endpoints.len())
+            .then(|| fds.pop().map(|fd| Rc::new(File::from(fd))))
+            .flatten();
         let known = self.sandboxes.borrow().get(sandbox_id).cloned();
         let known = known.unwrap_or_else(|| {
             let new = Rc::new(Known {
@@ -76,20 +84,21 @@ impl State {
             new
         });
         known.set_ports(ports);
-        for (index, (spec, listener)) in endpoints.into_iter().zip(listeners).enumerate() {
+        for (index, (spec, listener)) in endpoints.into_iter().zip(fds).enumerate() {
             let present = known.endpoints.borrow().get(index).cloned();
             let endpoint = match present {
                 Some(endpoint) => endpoint,
                 None => {
-                    let endpoint = Endpoint::new(sandbox_id, spec.clone());
+                    let counters = match &ledger {
+                        Some(ledger) => Counters::in_ledger(Rc::clone(ledger), index),
+                        None => Counters::default(),
+                    };
+                    let endpoint = Endpoint::new(sandbox_id, spec.clone(), counters);
                     known.endpoints.borrow_mut().push(Rc::clone(&endpoint));
                     endpoint::serve(self, &endpoint, listener);
                     endpoint
                 }
             };
-            if let Some(before) = counts.get(index) {
-                endpoint.counters.begin_at(before);
-            }
             endpoint.change(spec);
         }
     }
@@ -170,16 +179,16 @@ impl Known {
     /// What there is of it.
     #[must_use]
     pub fn have(&self) -> ToRuntime {
-        let counts = self
+        let connections = self
             .endpoints
             .borrow()
             .iter()
-            .map(|endpoint| endpoint.counters.now())
+            .map(|endpoint| endpoint.counters.connections())
             .collect();
         ToRuntime::Have {
             sandbox_id: self.id.clone(),
             inbound: self.inbound.get(),
-            counts,
+            connections,
         }
     }
 }

@@ -62,6 +62,7 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
                 .map(|()| Empty {})
         }),
         "net.set" => answer!(net_set(&node, &params)),
+        "net.told" => answer!(async { empty(&params).map(|()| net::told(&node)) }),
         "net.usage" => answer!(net_usage(&node, &params)),
         "exec.start" => exec_start(&node, &params, &mut stream).await,
         "exec.attach" => exec_attach(&node, &params, &mut stream).await,

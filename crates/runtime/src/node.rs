@@ -185,7 +185,7 @@ impl Node {
     /// namespace for each sandbox, its endpoints' listeners, and the pipes of each exec until it is released.
     fn descriptors(&self) -> u64 {
         self.sandboxes.borrow().len() as u64 * 2
-            + self.proxy.listeners()
+            + self.proxy.descriptors()
             + self.held.get()
             + self.slots.descriptors()
     }

@@ -111,7 +111,10 @@ class Exec:
         return result.check() if check else result
 
     async def signal(self, signal: int | str) -> None:
-        """Send a signal, by number or name ("SIGINT", "INT"), to the leader's process group."""
+        """Send a signal, by number or name ("SIGINT", "INT"), to the leader's process group.
+
+        Raises OutcomeUnknown when the connection broke over it: whether it was sent is not known then.
+        """
         await self._run.kill(signal=signal_number(signal))
 
     async def kill(self, *, grace_s: float = 2.0) -> None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import signal as signals
 from typing import Any
 
 from dsec.api.types import KillRequest
 from dsec.client.link import Link
 from dsec.client.waiting import Patience
-from dsec.errors import NodeError
+from dsec.errors import NodeError, OutcomeUnknown
 
 __all__ = ["kill_exec"]
 
 _PATIENCE_S = 30.0
+_HARMLESS_TWICE = frozenset({None, signals.SIGKILL, signals.SIGSTOP, signals.SIGCONT})
 
 
 async def kill_exec(link: Link, sandbox_id: str, exec_id: str, *, signal: int | None, grace_s: float) -> None:
     """Send ``signal``, or (None) SIGTERM and after ``grace_s`` kill everything; returns when it is confirmed.
 
-    Asked again while the node does not answer. Thousands at once share the one connection. Raises NotFound,
-    SandboxGone, InvalidArgument, NodeError.
+    Asked again while the node does not answer; a signal that a program may count is not sent twice. Thousands at once
+    share the one connection. Raises NotFound, SandboxGone, InvalidArgument, NodeError, and OutcomeUnknown when the
+    connection broke over such a signal.
     """
     patience = Patience(_PATIENCE_S)
     while True:
@@ -33,4 +36,9 @@ async def kill_exec(link: Link, sandbox_id: str, exec_id: str, *, signal: int | 
                 await link.ask("POST", path, dict[str, Any], body=body)
             return
         except NodeError as error:
+            if signal not in _HARMLESS_TWICE and not error.details.get("refused"):
+                raise OutcomeUnknown(
+                    f"the connection broke: whether signal {signal} was sent is not known ({error.message})",
+                    sandbox_id=sandbox_id, exec_id=exec_id,
+                ) from None  # fmt: skip
             await patience.before_retry(error)

@@ -70,13 +70,16 @@ class Ports:
         await self._tell(record)
 
     async def tell_all(self) -> None:
-        """The runtime may have begun anew and know nothing of it. Raises NodeError when it is gone again."""
+        """The runtime may have begun anew and know nothing of it, and so may the proxy, which lets requests wait until
+        this is through. Raises NodeError when the runtime is gone again.
+        """
         for record in list(self._core.live.values()):
             if record.started_at is not None and (record.ports or record.endpoints):
                 try:
                     await self._tell(record)
                 except (NotFound, SandboxGone):
                     continue  # its end is on its way
+        await self._core.backend.call("net.told", {})
 
     async def _tell(self, record: SandboxRecord) -> None:
         """Everything as it is now; once more where it changed meanwhile, since answers may cross."""

@@ -214,6 +214,9 @@ class FakeRuntime(FakeSandboxes):
         self.live(params["sandbox_id"]).net = params
         return {}
 
+    def _net_told(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
     def _net_usage(self, params: dict[str, Any]) -> dict[str, Any]:
         self.find(params["sandbox_id"])
         return {"inbound": 0, "endpoints": [{"requests": 3, "sent_bytes": 10}]}

@@ -34,6 +34,8 @@ pub enum Said {
         /// The sandbox.
         sandbox_id: String,
     },
+    /// Everything was said.
+    All,
     /// It is over.
     Drop {
         /// The sandbox.
@@ -54,7 +56,9 @@ pub struct ProxyLink {
     turn: Cell<u64>,
     waiting: RefCell<HashMap<u64, oneshot::Sender<()>>>,
     connected: Cell<bool>,
-    listeners: Cell<u64>,
+    /// Whether the edge has told everything.
+    told: Cell<bool>,
+    descriptors: Cell<u64>,
 }
 
 impl ProxyLink {
@@ -67,7 +71,8 @@ impl ProxyLink {
             turn: Cell::new(1),
             waiting: RefCell::default(),
             connected: Cell::new(false),
-            listeners: Cell::new(0),
+            told: Cell::new(false),
+            descriptors: Cell::new(0),
         };
         (link, queue)
     }
@@ -77,16 +82,22 @@ impl ProxyLink {
         let _ = self.out.send(said);
     }
 
-    /// Listeners more or less are held.
+    /// Descriptors more or less are held.
     pub fn holds(&self, change: i64) {
-        self.listeners
-            .set(self.listeners.get().saturating_add_signed(change));
+        self.descriptors
+            .set(self.descriptors.get().saturating_add_signed(change));
     }
 
-    /// Listeners that are held.
+    /// Descriptors that are held: listeners and ledgers.
     #[must_use]
-    pub fn listeners(&self) -> u64 {
-        self.listeners.get()
+    pub fn descriptors(&self) -> u64 {
+        self.descriptors.get()
+    }
+
+    /// The edge has told everything: a proxy may take what it does not know for not exposed.
+    pub fn told_all(&self) {
+        self.told.set(true);
+        self.say(Said::All);
     }
 
     /// Says all about a sandbox and waits until it is in force. Without a proxy it is: nothing is connected.
@@ -152,7 +163,9 @@ pub async fn run(node: Rc<Node>, mut queue: mpsc::UnboundedReceiver<Said>) {
 fn nobody_connected(node: &Node) {
     let sandboxes: Vec<_> = node.sandboxes.borrow().values().cloned().collect();
     for sandbox in sandboxes {
-        sandbox.net.borrow_mut().connections(0);
+        let mut net = sandbox.net.borrow_mut();
+        net.connections(0);
+        net.connected.clear();
     }
 }
 
@@ -200,9 +213,13 @@ async fn speak(
     for sandbox_id in known {
         set(node, socket, 0, &sandbox_id).await?;
     }
+    if node.proxy.told.get() {
+        send(socket, &ToProxy::All, &[]).await?;
+    }
     while let Some(said) = queue.recv().await {
         match said {
             Said::Set { turn, sandbox_id } => set(node, socket, turn, &sandbox_id).await?,
+            Said::All => send(socket, &ToProxy::All, &[]).await?,
             Said::Drop { sandbox_id } => send(socket, &ToProxy::Drop { sandbox_id }, &[]).await?,
             Said::Connected { id, outcome } => {
                 let refused = outcome.as_ref().err().copied();
@@ -228,13 +245,16 @@ async fn set(node: &Node, socket: &AsyncFd<OwnedFd>, turn: u64, id: &str) -> io:
             node.proxy.waiting.borrow_mut().remove(&turn);
             return Ok(());
         }
-        let copies = net.listeners.iter().map(OwnedFd::try_clone);
+        let copies = net
+            .listeners
+            .iter()
+            .chain(&net.ledger)
+            .map(OwnedFd::try_clone);
         let message = ToProxy::Set {
             turn,
             sandbox_id: id.to_owned(),
             ports: net.ports.clone(),
             endpoints: net.endpoints.clone(),
-            counts: net.counts.clone(),
         };
         (message, copies.collect::<io::Result<Vec<_>>>()?)
     };
@@ -276,11 +296,11 @@ async fn hear(node: &Rc<Node>, socket: &AsyncFd<OwnedFd>) -> io::Result<()> {
             ToRuntime::Have {
                 sandbox_id,
                 inbound,
-                counts,
+                connections,
             } => match node.live(&sandbox_id) {
                 Ok(sandbox) => {
                     let mut net = sandbox.net.borrow_mut();
-                    net.counts = counts;
+                    net.connected = connections;
                     net.connections(inbound);
                     if net.inbound > 0 && net.busy.is_none() {
                         net.busy = Some(sandbox.stream());

@@ -4,6 +4,7 @@
 //! ([`sockets`]), and the word on what may be reached; the keeper holds the namespace and the endpoints' listeners.
 
 mod check;
+mod ledger;
 pub mod link;
 mod sockets;
 
@@ -39,13 +40,36 @@ pub struct Net {
     endpoints: Vec<EndpointSpec>,
     listeners: Vec<OwnedFd>,
     namespace: Option<Arc<OwnedFd>>,
-    counts: Vec<EndpointCount>,
+    /// What the endpoints have done: the proxy writes it, the keeper holds it.
+    ledger: Option<OwnedFd>,
+    /// Open connections of each endpoint.
+    connected: Vec<u32>,
+    /// What they have done, once it is over.
+    last: Vec<EndpointCount>,
     inbound: u32,
     /// Keeps it from being idle while somebody is connected.
     busy: Option<OpenStream>,
 }
 
 impl Net {
+    /// What the endpoints have done.
+    fn done(&self) -> WireResult<Vec<EndpointCount>> {
+        let mut counts = match &self.ledger {
+            Some(ledger) => ledger::read(ledger, self.endpoints.len())
+                .map_err(|error| WireError::node("endpoints", error.to_string()))?,
+            None => self.last.clone(),
+        };
+        counts.resize_with(self.endpoints.len(), EndpointCount::default);
+        for (count, connections) in counts.iter_mut().zip(&self.connected) {
+            count.connections = *connections;
+        }
+        Ok(counts)
+    }
+
+    fn held(&self) -> i64 {
+        (self.listeners.len() + usize::from(self.ledger.is_some())) as i64
+    }
+
     /// So many are connected.
     fn connections(&mut self, inbound: u32) {
         self.inbound = inbound;
@@ -118,25 +142,35 @@ pub async fn usage(node: &Node, sandbox_id: &str) -> WireResult<NetUsage> {
         node.proxy.apply(sandbox_id, PATIENCE).await?;
     }
     let net = sandbox.net.borrow();
-    let mut endpoints = net.counts.clone();
-    endpoints.resize_with(net.endpoints.len(), EndpointCount::default);
     Ok(NetUsage {
         inbound: net.inbound,
-        endpoints,
+        endpoints: net.done()?,
     })
+}
+
+/// `net.told`: everything was said since this runtime began, so that what was not is not exposed.
+pub fn told(node: &Node) -> Empty {
+    node.proxy.told_all();
+    Empty {}
 }
 
 /// The sandbox is being ended: everything is cut and let go. The keeper lets go with the sandbox.
 pub fn over(node: &Node, sandbox: &Sandbox) {
     let net = sandbox.net.take();
-    node.proxy.holds(-(net.listeners.len() as i64));
+    node.proxy.holds(-net.held());
     if !net.ports.is_empty() || !net.endpoints.is_empty() || net.inbound > 0 {
         node.proxy.say(Said::Drop {
             sandbox_id: sandbox.id.clone(),
         });
     }
     let mut last = sandbox.net.borrow_mut();
-    last.counts = net.counts;
+    last.last = net.done().unwrap_or_else(|error| {
+        tracing::error!(sandbox_id = sandbox.id, "{}", error.message);
+        Vec::new()
+    });
+    for count in &mut last.last {
+        count.connections = 0;
+    }
     last.endpoints = net.endpoints;
 }
 
@@ -148,8 +182,8 @@ async fn have_listeners(node: &Node, sandbox: &Sandbox, count: usize) -> WireRes
     let call = Call::Fetch {
         object_id: endpoints_object(&sandbox.id),
     };
-    let listeners = match node.keeper.call(call, &[]).await {
-        Ok((_, listeners)) => listeners,
+    let mut held = match node.keeper.call(call, &[]).await {
+        Ok((_, held)) => held,
         Err(refusal) if refusal.code == "unknown_object" => {
             make_listeners(node, sandbox, count).await?
         }
@@ -158,20 +192,22 @@ async fn have_listeners(node: &Node, sandbox: &Sandbox, count: usize) -> WireRes
     let mut net = sandbox.net.borrow_mut();
     // Of one that was being ended meanwhile nothing is kept.
     if net.listeners.is_empty() && sandbox.gone().is_none() {
-        node.proxy.holds(listeners.len() as i64);
-        net.listeners = listeners;
+        net.ledger = held.pop();
+        net.listeners = held;
+        node.proxy.holds(net.held());
     }
     Ok(())
 }
 
+/// The listeners, and after them the ledger.
 async fn make_listeners(node: &Node, sandbox: &Sandbox, count: usize) -> WireResult<Vec<OwnedFd>> {
     let namespace = namespace(node, sandbox).await?;
     let made = node
         .objects
         .run(move || sockets::listeners(&namespace, count as u8));
-    let listeners = made
-        .await
-        .map_err(|error| WireError::node("endpoints", error.to_string()))?;
+    let broken = |error: std::io::Error| WireError::node("endpoints", error.to_string());
+    let mut held = made.await.map_err(broken)?;
+    held.push(ledger::make(count).map_err(broken)?);
     let tag = Tag::Endpoints {
         sandbox_id: sandbox.id.clone(),
     };
@@ -180,14 +216,14 @@ async fn make_listeners(node: &Node, sandbox: &Sandbox, count: usize) -> WireRes
         tag: tag
             .encode()
             .map_err(|error| WireError::node("tag", error))?,
-        held: (0..count as u16).collect(),
+        held: (0..held.len() as u16).collect(),
     };
-    let numbers: Vec<_> = listeners.iter().map(AsRawFd::as_raw_fd).collect();
+    let numbers: Vec<_> = held.iter().map(AsRawFd::as_raw_fd).collect();
     fault!("runtime.endpoint.made");
     let kept = node.keeper.tell(put, &numbers).await;
     fault!("runtime.endpoint.held");
     kept.map_err(|refusal| WireError::node("endpoints", refusal.message))?;
-    Ok(listeners)
+    Ok(held)
 }
 
 /// A socket that is connected to an exposed port.

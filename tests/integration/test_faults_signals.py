@@ -1,0 +1,47 @@
+"""A signal meets the death of a part: a program that counts its signals never counts one twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dsec
+from dsec.testing.faults import SETTINGS, Faults
+from dsec.testing.node import RunningNode, private_node
+
+from .fault_operations import IMAGE
+
+pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(120)]
+
+COUNTS = "n=0; trap 'n=$((n+1))' USR1; echo ready; until [ -e /tmp/over ]; do sleep 0.01; done; echo $n"
+
+
+@pytest.fixture(scope="module")
+def own_node(store: Path) -> Iterator[RunningNode]:
+    """One node for this module, whose parts die."""
+    with private_node(store, settings=SETTINGS) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("name", "act"), [("edge.kill.asked", "kill"), ("edge.kill.confirmed", "kill"), ("", "")])
+async def test_it_is_sent_once(own_node: RunningNode, name: str, act: str) -> None:
+    """Sent and confirmed: counted once. The connection broke over it: unknown, counted once at most, not sent again."""
+    async with own_node.client() as client, client.sandbox(IMAGE) as sandbox:
+        program = await sandbox.spawn(shell=COUNTS)
+        lines = program.lines()
+        assert await anext(lines) == "ready"
+        if act:
+            faults = Faults(own_node)
+            with faults.armed(name, "kill"):
+                with pytest.raises(dsec.OutcomeUnknown):
+                    await program.signal("USR1")
+                await asyncio.to_thread(faults.wait_passed, name)
+        else:
+            await program.signal("USR1")
+        await sandbox.write("/tmp/over", b"")
+        counted = [line async for line in lines][-1]
+        assert counted == {"edge.kill.asked": "0"}.get(name, "1")
+        assert (await program.wait()).ok
