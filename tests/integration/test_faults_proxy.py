@@ -1,4 +1,4 @@
-"""The proxy dies at each of its steps: connections drop, sandboxes live, all works again with no action, counts hold."""
+"""The proxy dies at each of its steps: connections drop, sandboxes live, all works again by itself, counts hold."""
 
 from __future__ import annotations
 

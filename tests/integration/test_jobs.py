@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -151,6 +152,38 @@ async def test_a_zombie_is_refused(client: dsec.DSecClient, name: str) -> None:
                 await call
         mine = new.attach(sandbox.id)
         assert (await mine.exec("sleep", "2", key="slow")).ok
+    await old.detach()
+
+
+async def test_a_zombies_transfer_is_refused(client: dsec.DSecClient, name: str, tmp_path: Path) -> None:
+    """An upload that is under way when the job is taken ends with Fenced, and nothing of its file is there; so does a
+    new one, and a download.
+    """
+    big = tmp_path / "big"
+    await asyncio.to_thread(big.write_bytes, os.urandom(64 << 20))
+    old = await client.job(name, lease_s=30).open()
+    sandbox = await old.sandbox(IMAGE)
+    under_way, taken = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def progress(arrived: int) -> None:
+        # In the transfer's own thread, which stands still until the job has its next holder.
+        loop.call_soon_threadsafe(under_way.set)
+        assert taken.wait(60)
+
+    uploading = asyncio.create_task(sandbox.files.upload(big, "/big", progress=progress))
+    await under_way.wait()
+    async with client.job(name, lease_s=30) as new:
+        taken.set()
+        with pytest.raises(dsec.Fenced):
+            await uploading
+        with pytest.raises(dsec.Fenced):
+            await sandbox.files.upload(big, "/other")
+        with pytest.raises(dsec.Fenced):
+            await sandbox.files.download("/etc/hostname", tmp_path / "back")
+        left = await new.attach(sandbox.id).run_shell("ls -A / | grep -e big -e other -e ^.dsec")
+        assert left.stdout == ""
+    assert await asyncio.to_thread(os.listdir, tmp_path) == ["big"]
     await old.detach()
 
 

@@ -68,6 +68,26 @@ async def test_a_paused_sandbox_stands_still_and_goes_on(sandbox: dsec.Sandbox) 
     ]  # fmt: skip
 
 
+async def test_a_pause_during_a_run_of_a_session(sandbox: dsec.Sandbox) -> None:
+    """The run stands still with all else, goes on when resumed, and has its every byte and its status; the session's
+    state is as it was left.
+    """
+    async with sandbox.open_session() as session:
+        await session.run("n=1; mkfifo /tmp/begun /tmp/go")
+        count = "i=0; while [ $i -lt 200 ]; do echo $i; i=$((i+1)); done"
+        script = f"n=2; echo > /tmp/begun; {count}; read x < /tmp/go; {count}; echo $x; (exit 6)"
+        running = asyncio.create_task(session.run(script))
+        await sandbox.run_shell("read x < /tmp/begun", timeout_s=20, check=True)
+        assert not (await sandbox.pause()).partial
+        assert (await sandbox.info()).state == "paused" and not running.done()
+        await sandbox.resume()
+        await sandbox.run_shell("echo gone-on > /tmp/go", timeout_s=20)
+        result = await running
+        assert result.stdout == "".join(f"{i}\n" for i in range(200)) * 2 + "gone-on\n"
+        assert (result.exit_code, result.ended) == (6, "exited")
+        assert (await session.run("echo $? $n")).stdout == "6 2\n"
+
+
 async def test_pause_and_resume_twice(sandbox: dsec.Sandbox) -> None:
     """Both may be said again; the story says each once, and by whom."""
     await sandbox.resume()

@@ -91,6 +91,33 @@ async def test_a_terminal_goes_on_after_the_runtime(own_node: RunningNode) -> No
         assert (await running.wait()).exit_code == 0
 
 
+@pytest.mark.parametrize("runtime_too", [False, True])
+async def test_a_terminal_survives_a_new_keeper(own_node: RunningNode, runtime_too: bool) -> None:
+    """``dsec restart keeper`` while a program writes to a terminal: every byte once, in order, and the true code. A
+    new runtime finds the terminal with the new keeper.
+    """
+    async with own_node.client() as client, client.sandbox("dsec/debian:12") as sandbox:
+        running = await sandbox.spawn("python3", "-c", WRITE, pty=dsec.Pty(24, 80))
+        events = running.events()
+        output = bytearray()
+        async for event in events:
+            assert isinstance(event, Stdout) and event.offset == len(output)
+            output += event.data
+            if len(output) > len(WRITTEN) // 8:
+                break
+        await asyncio.to_thread(own_node.restart, "keeper")
+        if runtime_too:
+            await kill_runtime(own_node)
+        assert await running.poll() is None
+        async for event in events:
+            if isinstance(event, Exited):
+                assert event.exit_code == 9
+            else:
+                assert isinstance(event, Stdout) and event.offset == len(output)
+                output += event.data
+        assert bytes(output) == WRITTEN
+
+
 async def test_an_end_that_nobody_saw(own_node: RunningNode) -> None:
     """A program that writes and exits while there is no runtime is told whole by the next one."""
     async with own_node.client() as client, client.sandbox("dsec/debian:12") as sandbox:

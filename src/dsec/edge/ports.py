@@ -70,8 +70,8 @@ class Ports:
         await self._tell(record)
 
     async def tell_all(self) -> None:
-        """The runtime may have begun anew and know nothing of it, and so may the proxy, which lets requests wait until
-        this is through. Raises NodeError when the runtime is gone again.
+        """The runtime may have begun anew and know nothing of it, and so may the proxy, which lets requests wait
+        until this is through. Raises NodeError when the runtime is gone again.
         """
         for record in list(self._core.live.values()):
             if record.started_at is not None and (record.ports or record.endpoints):

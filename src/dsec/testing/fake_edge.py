@@ -23,6 +23,7 @@ from dsec.testing.fake_edge_execs import FakeExec, OutStream
 from dsec.testing.fake_edge_faults import Faults
 from dsec.testing.fake_edge_jobs import JobRoutes
 from dsec.testing.fake_edge_sandboxes import SandboxRoutes
+from dsec.testing.fake_edge_sessions import FakeShell
 from dsec.testing.fake_edge_stores import StoreRoutes
 
 __all__ = ["FakeEdge"]
@@ -39,6 +40,8 @@ class FakeEdge(Faults):
         self.cancelled: list[str] = []
         self.files: dict[tuple[str, str], bytes] = {}
         self.execs: dict[str, FakeExec] = {}
+        self.shells: dict[str, FakeShell] = {}
+        """Sessions, by their IDs."""
         self.starts: list[str] = []
         self.kills: list[str] = []
         self.killed_early: set[str] = set()

@@ -15,6 +15,7 @@ from dsec.api.ids import exec_id
 from dsec.errors import DSecError, NotFound
 from dsec.testing.fake_answers import json_answer
 from dsec.testing.fake_edge_execs import FakeExec, OutStream, argv_of
+from dsec.testing.fake_edge_sessions import SessionStream
 
 if TYPE_CHECKING:
     from dsec.testing.fake_edge import FakeEdge
@@ -82,7 +83,7 @@ class ExecRoutes:
         socket = web.WebSocketResponse(max_msg_size=frames.MAX_FRAME_BYTES + 1024, compress=False)
         await socket.prepare(request)
         self._edge.sockets.add(socket)
-        streams: dict[int, OutStream] = {}
+        streams: dict[int, OutStream | SessionStream] = {}
         joining = frames.Joining()
         tasks: set[asyncio.Task[None]] = set()
         try:
@@ -103,7 +104,7 @@ class ExecRoutes:
     async def _frame(
         self,
         frame: list[Any],
-        streams: dict[int, OutStream],
+        streams: dict[int, OutStream | SessionStream],
         tasks: set[asyncio.Task[None]],
         socket: web.WebSocketResponse,
     ) -> None:
@@ -113,6 +114,11 @@ class ExecRoutes:
                 self._edge.check_claim(socket._req.headers.get("dsec-job") if socket._req is not None else None)
                 if frame[2] == "kill":
                     _keep(asyncio.create_task(self._kill_opened(number, frame[3], socket)), tasks)
+                    return
+                if frame[2].startswith("session."):
+                    session = self._session(number, frame[2], frame[3], socket)
+                    streams[number] = session
+                    _keep(asyncio.create_task(_answered(session, number, socket)), tasks)
                     return
                 stream = OutStream(number, self._opened(frame[2], frame[3]), frame[3], socket.send_bytes)
             except DSecError as error:
@@ -125,6 +131,14 @@ class ExecRoutes:
             await streams[number].take_stdin(frame[3], frame[4])
         elif number in streams and kind == frames.Kind.UNTIL:
             streams[number].grant(frame[2], frame[3])
+
+    def _session(
+        self, number: int, method: str, params: dict[str, Any], socket: web.WebSocketResponse
+    ) -> SessionStream:
+        if params["sandbox_id"] not in self._edge.sandboxes:
+            raise NotFound(f"no sandbox is {params['sandbox_id']!r}", sandbox_id=params["sandbox_id"])
+        self._edge.fail(f"WS {method}")
+        return SessionStream(self._edge.shells, number, method, params, socket.send_bytes)
 
     def _opened(self, method: str, params: dict[str, Any]) -> FakeExec:
         sandbox_id = params["sandbox_id"]
@@ -151,6 +165,14 @@ class ExecRoutes:
 def _keep(task: asyncio.Task[None], tasks: set[asyncio.Task[None]]) -> None:
     tasks.add(task)
     task.add_done_callback(tasks.discard)
+
+
+async def _answered(stream: SessionStream, number: int, socket: web.WebSocketResponse) -> None:
+    with contextlib.suppress(ConnectionError):
+        try:
+            await stream.run()
+        except DSecError as error:
+            await socket.send_bytes(frames.error_frame(number, error.to_wire()))
 
 
 async def _quietly(stream: OutStream) -> None:

@@ -122,7 +122,7 @@ async def test_only_four_methods_are_open_to_clients(world: World) -> None:
             assert isinstance(error, Unsupported)
             assert method in error.message
     methods = {method for method, _ in world.runtime.calls}
-    assert methods <= {"disk.list", "events", "sandbox.list", "tool.list", "hello", "probe", "stats"}
+    assert methods <= {"disk.list", "events", "sandbox.list", "tool.list", "hello", "net.told", "probe", "stats"}
 
 
 async def test_typed_errors_do_not_end_the_socket(world: World) -> None:

@@ -13,3 +13,4 @@ mod mounts;
 mod replacing;
 mod sandbox;
 mod services;
+mod terminals;

@@ -10,7 +10,7 @@ use super::node::{directory, Node};
 use super::plans::{copy, file_op, host, inside, pipe, read_all, root, sandbox};
 use super::services::{service, states};
 
-fn replace(control: &mut Client, program: Option<&str>) -> Answered {
+pub fn replace(control: &mut Client, program: Option<&str>) -> Answered {
     let definition = program.map(|program| {
         let service = json!({"name": "keeper", "argv": [program], "env": [], "log": "", "listen": [], "cgroups": []});
         Box::new(serde_json::from_value::<Service>(service).expect("a service"))
