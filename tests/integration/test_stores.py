@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
@@ -138,6 +139,23 @@ async def test_a_tag_that_another_node_published(
         await two.layers.pull("toolkit/same:1")
     await two.layers.push("toolkit/same:1", move=True)
     assert (await one.layers.pull("toolkit/same:1", move=True)).digest == second.digest
+
+
+@pytest.mark.parametrize("where", ["bucket", "dfs"])
+async def test_two_nodes_publish_one_layer_at_once(
+    clients: tuple[dsec.DSecClient, dsec.DSecClient], tmp_path: Path, where: str
+) -> None:
+    """Both succeed, one layer is there, whole, and its tag means it."""
+    tree = _tree(tmp_path / "t", "both")
+    tag = f"toolkit/race-{where}:1"
+    built = [await client.layers.build(tree, tag) for client in clients]
+    assert built[0].digest == built[1].digest
+    pushed = await asyncio.gather(*(client.layers.push(tag, store=where) for client in clients))
+    assert {each.digest for each in pushed} == {built[0].digest}
+    assert (await clients[0].layers.verify(tag, store=where, deep=True)).faults == []
+    assert [each.digest for each in await clients[1].layers.stored(where) if each.reference == tag] == [
+        built[0].digest
+    ]
 
 
 async def test_stores_that_are_not_there(clients: tuple[dsec.DSecClient, dsec.DSecClient], tmp_path: Path) -> None:

@@ -501,6 +501,8 @@ class ImagePushed(_Answer, frozen=True, kw_only=True):
     size_bytes: int
     stored_bytes: int
     sent_bytes: int
+    registry_bytes: int | None = None
+    """What its layers were as a registry's compressed blobs; None where they came from an archive."""
 
 
 class StoredImage(_Answer, frozen=True, kw_only=True):

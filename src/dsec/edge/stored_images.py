@@ -55,8 +55,13 @@ class StoredImages:
             await in_thread(lambda _: put_image(store, record, move=move))
         return types.ImagePushed(
             reference=image.reference, digest=image.digest, store=name,
-            size_bytes=size, stored_bytes=stored, sent_bytes=sent,
+            size_bytes=size, stored_bytes=stored, sent_bytes=sent, registry_bytes=self._as_blobs(image),
         )  # fmt: skip
+
+    def _as_blobs(self, image: Image) -> int | None:
+        sizes = [self._images.layers.blob_size(each) for each in dict.fromkeys(image.layers)]
+        known = [each for each in sizes if each is not None]
+        return sum(known) if len(known) == len(sizes) else None
 
     async def fetch(self, reference: str, store_name: str | None, progress: OnStoreBytes) -> Image:
         """Bring an image's layers onto this node, those that it has not, and let the reference mean it.

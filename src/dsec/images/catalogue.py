@@ -212,6 +212,14 @@ class Catalogue:
             rows = self._db.execute("SELECT blob, bytes, digest FROM blobs JOIN diff_ids USING (diff_id)").fetchall()
         return {blob: (size, digest) for blob, size, digest in rows}
 
+    def blob_size(self, digest: str) -> int | None:
+        """Bytes of the (compressed) blob that a layer came as from a registry; None where that is not known."""
+        with self._lock:
+            row = self._db.execute(
+                "SELECT min(bytes) FROM blobs JOIN diff_ids USING (diff_id) WHERE digest = ?", (digest,)
+            ).fetchone()
+        return None if row[0] is None else int(row[0])
+
     def layer_digests(self) -> set[str]:
         """All layers."""
         with self._lock:

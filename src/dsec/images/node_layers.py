@@ -73,6 +73,10 @@ class NodeLayers:
         """Bytes of a layer; 0 if it is not here."""
         return self._catalogue.layer_size(digest) or 0
 
+    def blob_size(self, digest: str) -> int | None:
+        """Bytes of the compressed blob that a layer came as from a registry; None where that is not known."""
+        return self._catalogue.blob_size(digest)
+
     def manifest(self, digest: str) -> LayerManifest:
         """What ``layer.json`` says; raises NotFound or ImageCorrupt."""
         return self._store.manifest(digest)

@@ -40,7 +40,7 @@ _GROUP = 32
 _UPLOADS = 2
 _ROUNDS = 4
 _MOST_NEIGHBOURS = 64
-_MOST_INDEX = 128 << 20
+_MOST_INDEX = 8 << 20
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +96,8 @@ class _Publication:
         self._neighbours = neighbours
         self._mend = mend
         self._sent = 0
+        self._missing: set[str] = set()
+        """Blobs that other layers name and the store has not."""
 
     def run(self) -> Published:
         store, digest = self._store, self._digest
@@ -166,7 +168,9 @@ class _Publication:
             self._read(packer)
             index = packer.index(CHUNK_SIZE)
         # From here to the index is a moment, and what is doomed now is removed a day later at the earliest.
-        if self._absent(index) or self._doomed() & set(index.blobs):
+        absent = self._absent(index)
+        self._missing |= absent
+        if absent or self._doomed() & set(index.blobs):
             return None
         return self._put_index(index)
 
@@ -204,7 +208,7 @@ class _Publication:
                 index = decode_index(self._store.read(entry.name))
             except (NotFound, ImageCorrupt):
                 continue
-            known = known_places(index, doomed | self._absent(index)) | known
+            known = known_places(index, doomed | self._missing) | known
         return known
 
     def _put_pack(self, name: str, content: bytes) -> None:

@@ -139,3 +139,12 @@ def test_an_earlier_catalogue_is_adopted(catalogue: Catalogue, tmp_path: Path) -
     db.close()
     catalogue.adopt(older)
     assert catalogue.tag("toolkit/old:1").environment == LayerEnvironment()
+
+
+def test_a_layer_remembers_its_blob(catalogue: Catalogue) -> None:
+    """The smallest compressed blob that it came as; None for a layer that came otherwise."""
+    catalogue.put_layer("l1", 100, diff_id="d1")
+    catalogue.put_layer("l2", 100)
+    catalogue.put_blob("sha256:a", 40, "d1")
+    catalogue.put_blob("sha256:b", 30, "d1")
+    assert (catalogue.blob_size("l1"), catalogue.blob_size("l2")) == (30, None)

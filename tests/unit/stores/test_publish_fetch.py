@@ -87,6 +87,22 @@ def test_the_next_version_stores_what_is_new(tmp_path: Path) -> None:
     assert _fetch(store, two[2], tmp_path / "out") == bytes_of(two[0])
 
 
+def test_a_neighbour_whose_blob_is_lost_is_not_relied_on(tmp_path: Path) -> None:
+    """Chunks that another layer names in a blob that is missing, or cut short, are stored anew."""
+    for damage in ("missing", "cut short"):
+        store = MemoryStore()
+        one = make_layer(tmp_path / f"one {damage}", chunk(1) + chunk(2))
+        two = make_layer(tmp_path / f"two {damage}", chunk(2) + chunk(1))
+        _publish(store, one)
+        blob = next(each for each in store.objects if each.startswith("blobs/"))
+        if damage == "missing":
+            store.delete(blob)
+        else:
+            store.put(blob, store.objects[blob][:-1])
+        _publish(store, two)
+        assert _fetch(store, two[2], tmp_path / f"out {damage}") == bytes_of(two[0])
+
+
 def test_publishing_again_sends_nothing(tmp_path: Path) -> None:
     """A layer that is there is not read, let alone sent."""
     store = MemoryStore()

@@ -135,6 +135,8 @@ def push(
         return
     print(done.reference)
     say(f"in {done.store}: {size(done.stored_bytes)} for {size(done.size_bytes)}, {size(done.sent_bytes)} of it sent")
+    if done.registry_bytes is not None:
+        say(f"as a registry's compressed blobs its layers were {size(done.registry_bytes)}")
 
 
 def build(reference: Annotated[str, typer.Argument(metavar="IMAGE")] = _DEFAULT, json: Json = False) -> None:
