@@ -108,6 +108,22 @@ async def test_pushed_here_pulled_and_run_there(
         await two.layers.get(f"{tag}@sha256:{'0' * 64}")
 
 
+def test_credentials_are_the_edges_alone(nodes: tuple[RunningNode, RunningNode]) -> None:
+    """Of the node's processes only those that speak to stores have them; what is on disk of them is root's."""
+    one, _ = nodes
+    having = {
+        name
+        for name, service in one.services().items()
+        if b"writersecret" in Path(f"/proc/{service.pid}/environ").read_bytes()
+    }
+    assert having <= {"edge", "fetcher"}
+    assert "edge" in having
+    for folder in (one.paths.run, one.paths.data):
+        for path in folder.rglob("*"):
+            if path.is_file() and path.stat().st_mode & 0o077 and path.stat().st_size < 1 << 20:
+                assert b"writersecret" not in path.read_bytes(), path
+
+
 async def test_a_layer_by_its_digest(clients: tuple[dsec.DSecClient, dsec.DSecClient], tmp_path: Path) -> None:
     """Pulled and used by digest alone; it stays through a clean-up until it is removed."""
     one, two = clients

@@ -24,7 +24,13 @@ def write_table(config: NodeConfig, binaries: Binaries) -> None:
     table: dict[str, object] = {"run_dir": str(config.paths.run), "services": service_table(config, binaries)}
     if config.fault_points:
         table["fault_points"] = str(config.paths.faults)
-    for path, said in ((config.paths.services_json, table), (config.paths.proxy_json, proxy_config(config))):
+    # The edge's environment may hold a store's credentials.
+    for path, said, mode in (
+        (config.paths.services_json, table, 0o600),
+        (config.paths.proxy_json, proxy_config(config), 0o644),
+    ):
+        path.touch(mode=mode)
+        path.chmod(mode)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(said)))
 
 
