@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -95,6 +96,8 @@ async def test_the_keeper_dies_at_its(own_node: RunningNode, whole: list[str], n
             doing = _new(part)(node) if part != operation else OPERATIONS[operation](client, sandbox.id, name)
             step = asyncio.ensure_future(doing)
             await asyncio.to_thread(faults.wait_passed, name)
+            if part != operation:
+                await step  # it holds the node until it knows that the keeper is gone
             again = await asyncio.to_thread(_repaired, node)
         await _gone(step)
     await _check_lost(again, whole, sandbox.id, program.id, name, operation)
@@ -119,6 +122,59 @@ async def test_the_keeper_dies_at(own_node: RunningNode, whole: list[str], name:
     await _check_lost(again, whole, sandbox.id, program.id, name, operation)
 
 
+async def test_the_rarer_roads_end_with_the_keeper(own_node: RunningNode, whole: list[str], tmp_path: Path) -> None:
+    """A terminal, a run of a session, an upload, a kept disk, a pause and a job, all under way: each says the truth,
+    none a result; the job can be had again, and nothing of the rest is left.
+    """
+    node = _now(own_node)
+    big = tmp_path / "big"
+    await asyncio.to_thread(big.write_bytes, bytes(64 << 20))
+    async with node.client() as client:
+        kept = await client.sandbox(IMAGE)
+        assert (await kept.stop(keep="disk")).kept_until is not None
+        job = await client.job("held", lease_s=60).open()
+        sandbox, paused = await job.sandbox(IMAGE), await client.sandbox(IMAGE)
+        await paused.pause()
+        terminal = await sandbox.spawn("cat", pty=dsec.Pty(24, 80))
+        session = await sandbox.open_session(key="shell")
+        under_way, go_on = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def progress(_: int) -> None:
+            # In the transfer's own thread, which stands still over it.
+            loop.call_soon_threadsafe(under_way.set)
+            go_on.wait(60)
+
+        run = asyncio.create_task(session.run("echo > /tmp/begun; sleep 1000", key="run"))
+        upload = asyncio.create_task(sandbox.files.upload(big, "/big", progress=progress))
+        await under_way.wait()
+        await sandbox.run_shell("until [ -e /tmp/begun ]; do sleep 0.01; done", timeout_s=20)
+        await asyncio.to_thread(node.kill, "keeper")
+        go_on.set()
+        again = await asyncio.to_thread(_repaired, node)
+        for under in (run, upload):
+            under.cancel()
+            assert isinstance((await asyncio.gather(under, return_exceptions=True))[0], BaseException)
+        await job.detach()
+    async with again.client() as client:
+        for each in (sandbox.id, paused.id):
+            assert (await client.attach(each).info()).cause == "keeper"
+        lost = client.attach(sandbox.id)
+        with pytest.raises(dsec.OutcomeUnknown):
+            await dsec.Exec(lost, terminal.id, None).wait()
+        with pytest.raises((dsec.OutcomeUnknown, dsec.SandboxGone)):
+            await dsec.Session(lost, session.id).run("echo > /tmp/begun; sleep 1000", key="run")
+        with pytest.raises(dsec.SandboxGone):
+            await lost.files.upload(big, "/big")
+        assert (await client.attach(kept.id).info()).kept_until is None
+        with pytest.raises(dsec.NotFound):
+            await client.sandbox(IMAGE, from_disk=kept.id)
+        async with client.job("held", lease_s=60) as taken:
+            assert ((await taken.info()).state, (await taken.info()).live) == ("held", 0)
+            assert (await (await taken.sandbox(IMAGE)).exec("true")).ok
+    _check_whole(again, whole)
+
+
 async def _check_lost(
     node: RunningNode, whole: list[str], sandbox_id: str, running: str, name: str, operation: str
 ) -> None:
@@ -134,6 +190,10 @@ async def _check_lost(
         async with client.sandbox(IMAGE) as fresh:
             assert (await fresh.exec("echo", "works")).stdout == "works\n"
         await client.stop_all(mine=True)  # a create that was recorded is finished for whoever comes with its key
+    _check_whole(node, whole)
+
+
+def _check_whole(node: RunningNode, whole: list[str]) -> None:
     try:
         wait_until(lambda: node.leftovers() == [] and traces(node) == whole, "nothing is left")
     except AssertionError:
