@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "images": {"databases", "api", "errors"},
     "stores": {"images", "errors"},
     "backends": {"api", "errors"},
-    "node": {"iam", "databases", "api", "errors"},
+    "node": {"stores", "iam", "databases", "api", "errors"},
     "edge": {"backends", "images", "stores", "node", "databases", "api", "errors"},
     "apiserver": {"iam", "placement", "watcher", "node", "api", "errors"},
     "integrations": {"client", "sync", "api", "errors"},

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -108,12 +108,14 @@ impl Layer {
     }
 }
 
+/// All of a file, which others may have read before: its position is theirs too.
 fn content(file: OwnedFd, longest: u64) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    let read = File::from(file).take(longest + 1).read_to_end(&mut bytes);
-    match read {
-        Ok(length) if length as u64 <= longest => Ok(bytes),
-        Ok(_) => Err(format!("a file is longer than {longest} bytes")),
-        Err(error) => Err(error.to_string()),
+    let file = File::from(file);
+    let length = file.metadata().map_err(|error| error.to_string())?.len();
+    if length > longest {
+        return Err(format!("a file is longer than {longest} bytes"));
     }
+    let mut bytes = vec![0; length as usize];
+    let read = file.read_exact_at(&mut bytes, 0);
+    read.map(|()| bytes).map_err(|error| error.to_string())
 }

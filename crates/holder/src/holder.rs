@@ -244,7 +244,10 @@ impl Holder {
         }
         for (link, turn) in askers {
             let answer = match refused.clone() {
-                None => FromHolder::Opened { turn },
+                None => FromHolder::Opened {
+                    turn,
+                    layer: Some(number),
+                },
                 Some(reason) => FromHolder::Refused { turn, reason },
             };
             self.tell(link, &answer);
@@ -281,11 +284,9 @@ impl Holder {
                     self.tell(link, &FromHolder::Refused { turn, reason });
                 }
             },
-            ToHolder::Close { turn, digest } => {
-                if let Some(layer) = self.layers.number(&digest) {
-                    self.layers.close(&mut self.keeper, &self.group, layer)?;
-                    self.ask(&ToFetcher::Drop { layer }, Vec::new());
-                }
+            ToHolder::Close { turn, layer } => {
+                self.layers.close(&mut self.keeper, &self.group, layer)?;
+                self.ask(&ToFetcher::Drop { layer }, Vec::new());
                 self.tell(link, &FromHolder::Closed { turn });
             }
             ToHolder::Ask { turn } => {
@@ -311,10 +312,11 @@ impl Holder {
             .layers
             .open(&mut self.keeper, &self.group, digest, directory);
         match opened {
-            Ok(Opened::Complete) => self.tell(link, &FromHolder::Opened { turn }),
+            Ok(Opened::Complete) => self.tell(link, &FromHolder::Opened { turn, layer: None }),
             Ok(Opened::Known(number)) => {
                 if self.layers.get_mut(number).is_some_and(|layer| layer.took) {
-                    self.tell(link, &FromHolder::Opened { turn });
+                    let layer = Some(number);
+                    self.tell(link, &FromHolder::Opened { turn, layer });
                 } else {
                     self.opening.entry(number).or_default().push(asker);
                 }

@@ -32,6 +32,8 @@ pub struct Layer {
     directory: OwnedFd,
     data: OwnedFd,
     shared: OwnedFd,
+    /// `layer.json`, `chunks`, `filled`: open, since a layer may be removed while it is read.
+    told: [OwnedFd; 3],
     bits: Bits,
     identity: (u64, u64),
     size: u64,
@@ -58,8 +60,8 @@ pub enum Opened {
     New(u32),
 }
 
-fn name_of(digest: &str) -> String {
-    format!("{HOLDER_OBJECTS}layer/{digest}")
+fn name_of(number: u32) -> String {
+    format!("{HOLDER_OBJECTS}layer/{number}")
 }
 
 fn file_of(directory: &OwnedFd, name: &str, write: bool) -> io::Result<OwnedFd> {
@@ -84,8 +86,8 @@ impl Layers {
             let Some((number, digest)) = read_tag(&object) else {
                 continue;
             };
-            let fds = <[OwnedFd; 3]>::try_from(keeper.fetch(&object.object_id)?);
-            let [directory, data, shared] =
+            let fds = <[OwnedFd; 6]>::try_from(keeper.fetch(&object.object_id)?);
+            let [directory, data, shared, manifest, chunks, filled] =
                 fds.map_err(|_| io::Error::other("the keeper holds another number of files"))?;
             let size = size_of(&data)?;
             let bits = Bits::map(shared.as_fd(), size)?;
@@ -99,6 +101,7 @@ impl Layers {
                 directory,
                 data,
                 shared,
+                told: [manifest, chunks, filled],
                 bits,
                 identity,
                 size,
@@ -126,19 +129,21 @@ impl Layers {
         digest: &str,
         directory: OwnedFd,
     ) -> io::Result<Opened> {
-        if let Some((number, _)) = self.open.iter().find(|(_, layer)| layer.digest == digest) {
+        let data = file_of(&directory, "data", true)?;
+        let identity = table::identity_of(&data)?;
+        // A layer that was removed and fetched again has other files, while the former ones may still be in use.
+        if let Some(number) = self.by_file.get(&identity) {
             return Ok(Opened::Known(*number));
         }
         if self.open.len() >= MOST {
             return Err(io::Error::other("too many layers are not complete"));
         }
-        let filled = match file_of(&directory, "filled", false) {
+        let filled = match file_of(&directory, "filled", true) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
                 return Ok(Opened::Complete)
             }
             filled => filled?,
         };
-        let data = file_of(&directory, "data", true)?;
         let size = size_of(&data)?;
         let (bits, shared) = Bits::new(size, &content(&filled)?)?;
         let number = self.next;
@@ -146,20 +151,26 @@ impl Layers {
         let layer = Layer {
             digest: digest.to_owned(),
             took: false,
-            identity: table::identity_of(&data)?,
+            identity,
             shared: table::aside(shared)?,
+            told: [
+                file_of(&directory, "layer.json", false)?,
+                file_of(&directory, "chunks", false)?,
+                filled,
+            ],
             directory,
             data,
             bits,
             size,
         };
         let tag = rmp_serde::to_vec(&(number, digest)).map_err(io::Error::other)?;
-        let fds = [
-            layer.directory.as_fd(),
-            layer.data.as_fd(),
-            layer.shared.as_fd(),
-        ];
-        keeper.put(&name_of(digest), tag, &fds)?;
+        let own = [&layer.directory, &layer.data, &layer.shared];
+        let fds: Vec<_> = own
+            .into_iter()
+            .chain(&layer.told)
+            .map(AsFd::as_fd)
+            .collect();
+        keeper.put(&name_of(number), tag, &fds)?;
         group.mark(layer.data.as_fd())?;
         self.add(number, layer);
         Ok(Opened::New(number))
@@ -172,7 +183,7 @@ impl Layers {
     pub fn close(&mut self, keeper: &mut Keeper, group: &Group, number: u32) -> io::Result<()> {
         if let Some(layer) = self.open.get(&number) {
             group.unmark(layer.data.as_fd())?;
-            keeper.forget(&name_of(&layer.digest))?;
+            keeper.forget(&name_of(number))?;
             self.by_file.remove(&layer.identity);
             self.open.remove(&number);
         }
@@ -210,14 +221,10 @@ impl Layers {
         let Some(layer) = self.open.get(&number) else {
             return Ok(None);
         };
-        let at = |name, write| file_of(&layer.directory, name, write);
-        let fds = vec![
-            at("layer.json", false)?,
-            at("chunks", false)?,
-            layer.data.try_clone()?,
-            at("filled", true)?,
-            layer.shared.try_clone()?,
-        ];
+        let [manifest, chunks, filled] = &layer.told;
+        let files = [manifest, chunks, &layer.data, filled, &layer.shared];
+        let fds = files.map(OwnedFd::try_clone);
+        let fds = fds.into_iter().collect::<io::Result<_>>()?;
         Ok(Some((layer.digest.clone(), fds)))
     }
 
@@ -256,13 +263,6 @@ impl Layers {
     /// A layer by its number.
     pub fn get_mut(&mut self, number: u32) -> Option<&mut Layer> {
         self.open.get_mut(&number)
-    }
-
-    /// A layer's number.
-    #[must_use]
-    pub fn number(&self, digest: &str) -> Option<u32> {
-        let found = self.open.iter().find(|(_, layer)| layer.digest == digest);
-        found.map(|(number, _)| *number)
     }
 
     /// All numbers.

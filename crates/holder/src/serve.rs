@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::net::sockopt::socket_peercred;
@@ -20,6 +21,8 @@ const SECOND: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
+/// How long the holder outlives the keeper.
+const LAST: Duration = Duration::from_secs(10);
 /// Between attempts to reach the fetcher, whose socket is the keeper's and takes callers while no fetcher lives.
 const AGAIN: Timespec = Timespec {
     tv_sec: 0,
@@ -111,18 +114,7 @@ impl Serving {
             return Ok(());
         }
         drop(waits);
-        Err(self.keeper_is_gone())
-    }
-
-    /// With the last descriptor of the group the kernel would let every reader through, to zeros. The runtime is killing
-    /// them all now, and goes when that is done.
-    fn keeper_is_gone(&self) -> io::Error {
-        tracing::error!("the keeper is gone");
-        for link in self.holder.runtimes.values() {
-            let mut waits = [PollFd::from_borrowed_fd(link.as_fd(), PollFlags::RDHUP)];
-            let _ = poll(&mut waits, Some(&LAST));
-        }
-        io::ErrorKind::UnexpectedEof.into()
+        Err(keeper_is_gone())
     }
 
     fn hear_fetcher(&mut self) -> io::Result<()> {
@@ -177,8 +169,10 @@ impl Serving {
     }
 }
 
-/// For a runtime that does not end.
-const LAST: Timespec = Timespec {
-    tv_sec: 30,
-    tv_nsec: 0,
-};
+/// With the last descriptor of the group the kernel would let every reader through, to zeros. The runtime sees the same
+/// and kills them all.
+fn keeper_is_gone() -> io::Error {
+    tracing::error!("the keeper is gone");
+    std::thread::sleep(LAST);
+    io::ErrorKind::UnexpectedEof.into()
+}

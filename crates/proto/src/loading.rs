@@ -42,8 +42,8 @@ pub enum ToHolder {
     Close {
         /// Repeated in the answer.
         turn: u64,
-        /// The layer.
-        digest: String,
+        /// Of the [`FromHolder::Opened`].
+        layer: u32,
     },
     /// How it goes.
     Ask {
@@ -65,6 +65,8 @@ pub enum FromHolder {
     Opened {
         /// Of the request.
         turn: u64,
+        /// These files' number; none when all of it is there.
+        layer: Option<u32>,
     },
     /// It must not be mounted.
     Refused {

@@ -38,6 +38,9 @@ pub struct Config {
     /// What the output of all finished execs may take before the oldest shrink to their tails.
     #[serde(default = "default_output_mib")]
     pub output_mib: u64,
+    /// The layer holder's socket, where layers are filled on demand.
+    #[serde(default)]
+    pub holder_socket: Option<PathBuf>,
     /// Where tests arm fault points; `null` on every node that is used for anything else.
     #[serde(default)]
     pub fault_points: Option<PathBuf>,

@@ -48,9 +48,9 @@ pub fn features() -> Vec<Feature> {
         ),
         feature(
             "pre-content events",
-            since("", 6, 14),
+            pre_content(),
             "layers are not filled on demand",
-            "Linux 6.14 or later",
+            "Linux 6.14 or later with fanotify's access permissions",
         ),
         feature(
             "mkfs.btrfs",
@@ -151,6 +151,15 @@ fn filter() -> io::Result<String> {
             &raw const action,
         )
     })?;
+    Ok("tried".to_owned())
+}
+
+fn pre_content() -> io::Result<String> {
+    let files = (libc::O_RDONLY | libc::O_CLOEXEC) as u32;
+    // SAFETY: plain numbers; the new descriptor is closed with its owner.
+    sys::owned(libc::c_long::from(unsafe {
+        libc::fanotify_init(libc::FAN_CLASS_PRE_CONTENT | libc::FAN_CLOEXEC, files)
+    }))?;
     Ok("tried".to_owned())
 }
 

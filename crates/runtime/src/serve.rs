@@ -121,7 +121,11 @@ async fn node(
             let pool = store::open_pool(&config)?;
             Ok::<_, io::Error>((
                 pool,
-                Layers::open(config.layers_dirs.clone(), config.layer_mounts())?,
+                Layers::open(
+                    config.layers_dirs.clone(),
+                    config.layer_mounts(),
+                    config.holder_socket.clone().map(store::Holder::at),
+                )?,
             ))
         };
         threads.run(open).await

@@ -80,6 +80,7 @@ class _Layers:
         digest = self._images.resolve_layer(reference)
         await self._images.remove_layer(reference)
         await evict(self._core, [digest])
+        await self.stores.let_go([digest])
         return json_answer({})
 
     async def push(self, request: Request) -> Response:
@@ -139,6 +140,7 @@ class _Layers:
         gone = list(sizes) if dry_run else await self._images.prune()
         if not dry_run:
             await evict(self._core, gone)
+            await self.stores.let_go(gone)
         return types.LayerCollected(
             removed_layers=list(gone), removed_bytes=sum(sizes.get(digest, 0) for digest in gone)
         )

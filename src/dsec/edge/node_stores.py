@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from threading import Event
+
+import structlog
 
 from dsec.api.types import LayerPushed, StoredTag, StoreInfo
 from dsec.edge.wire_layers import wire_environment
-from dsec.errors import Conflict, InvalidArgument, NotFound
+from dsec.errors import Conflict, InvalidArgument, NotFound, StoreError
 from dsec.images import Images, LayerEnvironment, LayerTag
 from dsec.images.references import LayerReference, parse_layer, parse_layer_choice
 from dsec.images.threads import in_thread
 from dsec.node.config import NodeConfig, default_store
 from dsec.stores.bucket import BucketStore
 from dsec.stores.check import check_stored
-from dsec.stores.collect import Collected, collect
+from dsec.stores.collect import Collected, claim, collect, release
 from dsec.stores.contract import Store
 from dsec.stores.directory import DirectoryStore
-from dsec.stores.fetch import fetch
+from dsec.stores.fetch import fetch, fetch_sparse
 from dsec.stores.layout import TagRecord
 from dsec.stores.publish import Published, publish
 from dsec.stores.settings import DirectoryAddress, parse_address
 from dsec.stores.tags import drop_tag, list_tags, put_tag, read_tag, versions_of
 
 __all__ = ["NodeStores", "OnStoreBytes"]
+
+_log = structlog.get_logger()
 
 OnStoreBytes = Callable[[int, int], None]
 """Bytes of data that are done, and all; called on the event loop."""
@@ -77,10 +83,11 @@ class NodeStores:
     ) -> LayerPushed:
         """Publish a layer of this node under its tag; what the store has already is not sent.
 
-        Raises NotFound, Conflict (the tag means another layer there), StoreFull, StoreDenied, StoreUnreachable,
-        ImageCorrupt.
+        Raises NotFound, Conflict (the tag means another layer there; not all of the layer is here), StoreFull,
+        StoreDenied, StoreUnreachable, ImageCorrupt.
         """
         tag, own = _tag_of(reference), self._images.layers.find(reference)
+        self._images.layers.check_whole(own.digest)
         name, store = self.open(store_name)
         record = TagRecord(digest=own.digest, at=self._clock(), by=self._config.node, environment=own.environment)
         with self._images.holding([own.digest]):
@@ -97,6 +104,7 @@ class NodeStores:
         self, store: Store, digest: str, neighbours: list[str], progress: OnStoreBytes, *, mend: bool
     ) -> Published:
         """Publish a layer of this node without a tag, which the caller holds; errors as for ``push``."""
+        self._images.layers.check_whole(digest)
         directory, manifest = self._images.layers.path(digest), self._images.layers.manifest(digest)
         told = _on_loop(progress)
         return await in_thread(
@@ -106,7 +114,9 @@ class NodeStores:
         )
 
     async def pull(self, reference: str, store_name: str | None, progress: OnStoreBytes, *, move: bool) -> LayerTag:
-        """Bring a layer whole onto this node, every chunk checked, and let the tag mean it here.
+        """Bring a layer onto this node, every chunk checked, and let the tag mean it here.
+
+        Whole, or where the node reads layers on demand without its data.
 
         One that was cut off goes on where it was. Raises NotFound, Conflict (the tag means another layer here),
         ImageCorrupt, StoreDenied, StoreUnreachable, CapacityError.
@@ -146,9 +156,30 @@ class NodeStores:
             if layers.has(digest):
                 return layers.retag(name, digest, environment)
             told = _on_loop(progress)
+            if self._config.on_demand:
+                return await self._received_sparse(store, digest, name, environment)
             with layers.receiving(digest) as target:
                 manifest = await in_thread(lambda stop: fetch(store, digest, target, stop=stop, progress=told))
                 return await layers.adopt(target, manifest, name, environment)
+
+    async def _received_sparse(self, store: Store, digest: str, name: str, environment: LayerEnvironment) -> LayerTag:
+        """Without its data, which is fetched as it is read; a claim keeps it in the store for this node."""
+        layers = self._images.layers
+        await in_thread(lambda _: claim(store, digest, self._config.node))
+        with layers.receiving(digest) as target:
+            manifest = await in_thread(lambda _: fetch_sparse(store, digest, target))
+            return await layers.adopt_sparse(target, manifest, name, environment)
+
+    async def let_go(self, digests: Sequence[str]) -> None:
+        """These layers have left the node: no store need keep them for it. One that is away keeps them."""
+        if not self._config.on_demand:
+            return
+        for name in self._config.stores:
+            try:
+                _, store = self.open(name)
+                await in_thread(partial(_release, store, digests, self._config.node))
+            except StoreError as error:
+                _log.warning("a store keeps layers for this node", store=name, digests=digests, error=error.message)
 
     async def verify(
         self, reference: str, store_name: str | None, progress: OnStoreBytes, *, deep: bool
@@ -191,6 +222,11 @@ class NodeStores:
 
 
 _SETTINGS = 'Name it with --store, or set it up: [stores.NAME] url = "file:///DIRECTORY" or "s3://BUCKET/PREFIX"'
+
+
+def _release(store: Store, digests: Sequence[str], node: str, _stop: Event) -> None:
+    for digest in digests:
+        release(store, digest, node)
 
 
 def _tag_of(reference: str) -> LayerReference:

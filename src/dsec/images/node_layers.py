@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,14 @@ from dsec.errors import Conflict, ImageCorrupt, InvalidArgument, NotFound
 from dsec.images.catalogue import Catalogue, Image, ImageConfig, LayerEnvironment, LayerTag
 from dsec.images.holds import Holds
 from dsec.images.references import LayerChoice, LayerKind, parse_layer_choice
-from dsec.images.store import LayerManifest, LayerStore, describe, digest_of
+from dsec.images.store import LayerManifest, LayerStore, canonical, describe, digest_of
 from dsec.images.threads import in_thread
 
 __all__ = ["NodeLayers"]
 
 _RECEIVING = ".pull-"
+_FILLED = "filled"
+_READ_ONLY = ("layer.json", "metadata", "chunks")
 _ABANDONED_S = 86_400.0
 
 
@@ -90,7 +93,11 @@ class NodeLayers:
         return self._catalogue.layer_size(digest) is not None and self._store.has(digest)
 
     async def faults(self, digest: str) -> list[str]:
-        """What is wrong with this node's copy of a layer, in words; empty when nothing is. Reads all of it."""
+        """What is wrong with this node's copy of a layer, in words; empty when nothing is. Reads all of it.
+
+        Raises Conflict where not all of it is here.
+        """
+        self.check_whole(digest)
         try:
             manifest = self._store.manifest(digest)
         except ImageCorrupt as error:
@@ -136,6 +143,42 @@ class NodeLayers:
             )
         self._store.publish(received, manifest)
 
+    async def adopt_sparse(
+        self, received: Path, manifest: LayerManifest, tag: str, environment: LayerEnvironment
+    ) -> LayerTag:
+        """Put a layer in place whose data is still in a store (its metadata is checked), let the tag mean it."""
+        digest = digest_of(manifest)
+        with self._holds.session() as hold:
+            hold(digest)
+            await in_thread(lambda _: self._put_sparse(received, manifest))
+            self._catalogue.put_layer(digest, manifest.size)
+            return self._catalogue.put_tag(tag, digest, environment)
+
+    def _put_sparse(self, received: Path, manifest: LayerManifest) -> None:
+        digest = digest_of(manifest)
+        (received / "layer.json").write_bytes(canonical(manifest))
+        for name in (*_READ_ONLY, "data", "filled"):
+            (received / name).chmod(0o444 if name in _READ_ONLY else 0o600)
+            _flush(received / name)
+        received.chmod(0o755)
+        _flush(received)
+        if not self._store.has(digest):
+            received.rename(self._dir / digest)
+            _flush(self._dir)
+
+    def is_whole(self, digest: str) -> bool:
+        """Whether all data of a layer that is here is on this node; raises NotFound."""
+        return not (self._store.path(digest) / _FILLED).exists()
+
+    def check_whole(self, digest: str) -> None:
+        """Raises Conflict for a layer whose data is still in a store."""
+        if not self.is_whole(digest):
+            raise Conflict(
+                f"not all data of layer {digest} is on this node: it is fetched as it is read",
+                remedy="Do this on a node that has it whole, or with the store itself (--store)",
+                digest=digest,
+            )
+
     def retag(self, tag: str, digest: str, environment: LayerEnvironment) -> LayerTag:
         """Let a tag mean a layer that is here."""
         return self._catalogue.put_tag(tag, digest, environment)
@@ -164,3 +207,11 @@ class NodeLayers:
             for path in self._dir.glob(_RECEIVING + "*")
             if path.stat().st_mtime < oldest and path.name.removeprefix(_RECEIVING) not in self._holds
         ]
+
+
+def _flush(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -13,7 +13,7 @@ from dsec.errors import Unsupported
 
 __all__ = ["Binaries", "find_binaries"]
 
-_NAMES = ("dsec-keeper", "dsec-runtime", "dsec-init", "dsec-proxy")
+_NAMES = ("dsec-keeper", "dsec-runtime", "dsec-init", "dsec-proxy", "dsec-holder", "dsec-fetcher")
 
 
 class Binaries(msgspec.Struct, frozen=True):
@@ -23,6 +23,8 @@ class Binaries(msgspec.Struct, frozen=True):
     runtime: Path
     init: Path
     proxy: Path
+    holder: Path
+    fetcher: Path
 
 
 def _places() -> list[Path]:

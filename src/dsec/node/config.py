@@ -86,6 +86,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     registries: Registries = Registries()
     stores: dict[str, StoreSettings] = {}
     """By name, ``[a-z0-9-]``."""
+    on_demand: bool = False
+    """Layers that are pulled come without their data, which is fetched as it is read. Needs Linux 6.14."""
     boot_id: str = ""
     id_block: int = 0
     """First host ID of this node's ranges; chosen by ``dsec up`` under the machine-wide lock."""
@@ -107,18 +109,20 @@ def read_settings(paths: NodePaths) -> NodeConfig:
     raw |= {"node": paths.name, "root": str(paths.root) if paths.root else None}
     try:
         config = msgspec.convert(raw, NodeConfig)
-        _check_stores(config.stores)
+        _check_stores(config.stores, on_demand=config.on_demand)
     except (msgspec.ValidationError, InvalidArgument) as error:
         raise InvalidArgument(f"{paths.settings}: {error}") from None
     return config
 
 
-def _check_stores(stores: dict[str, StoreSettings]) -> None:
+def _check_stores(stores: dict[str, StoreSettings], *, on_demand: bool) -> None:
     for name, store in stores.items():
         if not _STORE.fullmatch(name):
             raise InvalidArgument(f"stores.{name}: a store's name is of a-z, 0-9 and -")
         if not store.url.startswith(("file:///", "s3://")):
             raise InvalidArgument(f"stores.{name}: the url is file:///DIRECTORY or s3://BUCKET[/PREFIX]")
+    if on_demand and not stores:
+        raise InvalidArgument("on_demand: there is no store to read from")
     if sum(store.default for store in stores.values()) > 1:
         raise InvalidArgument("stores: only one can be the default")
 

@@ -14,7 +14,7 @@ import msgspec
 
 from dsec.errors import DSecError, NodeError, Unsupported
 from dsec.node.binaries import find_binaries
-from dsec.node.config import read_settings
+from dsec.node.config import NodeConfig, read_settings
 from dsec.node.machine import OLDEST_KERNEL, check_machine, kernel_version
 from dsec.node.paths import NodePaths
 
@@ -76,7 +76,19 @@ def examine(paths: NodePaths | None = None) -> list[Finding]:
 
 def examine_settings(paths: NodePaths) -> list[Finding]:
     """What a node's settings say that no node for real work should have; raises InvalidArgument."""
-    if not read_settings(paths).fault_points:
+    settings = read_settings(paths)
+    found = [_reader(settings)] if settings.stores else []
+    return [*found, *_fault_points(settings, paths)]
+
+
+def _reader(settings: NodeConfig) -> Finding:
+    """How layers of a store are read."""
+    how = "filled by the kernel's pre-content events, as they are read" if settings.on_demand else "pulled whole"
+    return Finding(kind="settings", name="layers of stores", present=True, detail=how)
+
+
+def _fault_points(settings: NodeConfig, paths: NodePaths) -> list[Finding]:
+    if not settings.fault_points:
         return []
     return [
         Finding(

@@ -17,7 +17,7 @@ from dsec.node.paths import NodePaths
 __all__ = ["Leak", "cgroup_processes", "find_leaks", "loop_devices", "node_cgroups", "node_mounts", "node_processes"]
 
 _MODULES = ("dsec.edge", "dsec.apiserver")
-_PROGRAMS = ("dsec-keeper", "dsec-runtime", "dsec-proxy")
+_PROGRAMS = ("dsec-keeper", "dsec-runtime", "dsec-proxy", "dsec-holder", "dsec-fetcher")
 
 
 class Leak(msgspec.Struct, frozen=True, order=True):
@@ -43,7 +43,7 @@ def find_leaks(paths: NodePaths) -> list[Leak]:
 
 
 def node_processes(paths: NodePaths) -> Iterator[tuple[int, list[str]]]:
-    """(pid, argv) of the node's own processes: keeper, runtime, proxy, edge, apiserver.
+    """(pid, argv) of the node's own processes: keeper, runtime, proxy, layer holder, fetcher, edge, apiserver.
 
     A process counts when its program and its configuration file are the node's and it runs in this user namespace, so
     that no program in a sandbox can pass for one. The keeper counts as the holder of the node's lock: once it has
@@ -54,6 +54,7 @@ def node_processes(paths: NodePaths) -> Iterator[tuple[int, list[str]]]:
     if keeper is not None:
         yield keeper, _argv(Path(f"/proc/{keeper}"))
     files = {str(each) for each in (paths.config_json, paths.runtime_json, paths.proxy_json, paths.services_json)}
+    files |= {str(paths.fetcher_json), str(paths.fetcher_socket)}
     program = _identity(paths.keeper_program)
     here = _user_namespace("self")
     for entry in Path("/proc").iterdir():

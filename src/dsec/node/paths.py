@@ -81,6 +81,16 @@ class NodePaths(msgspec.Struct, frozen=True):
         return self.run / "ports.sock"
 
     @property
+    def holder_socket(self) -> Path:
+        """Layer holder's, for the runtime."""
+        return self.run / "holder.sock"
+
+    @property
+    def fetcher_socket(self) -> Path:
+        """Fetcher's, for the layer holder."""
+        return self.run / "fetcher.sock"
+
+    @property
     def edge_socket(self) -> Path:
         """Edge's."""
         return self.run / "edge.sock"
@@ -104,6 +114,11 @@ class NodePaths(msgspec.Struct, frozen=True):
     def proxy_json(self) -> Path:
         """The proxy's configuration, written by ``dsec up``."""
         return self.run / "proxy.json"
+
+    @property
+    def fetcher_json(self) -> Path:
+        """Where the fetcher's stores are, with what it needs to be let in; only root reads it."""
+        return self.run / "fetcher.json"
 
     @property
     def services_json(self) -> Path:

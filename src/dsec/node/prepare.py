@@ -13,6 +13,7 @@ from dsec.errors import InvalidArgument, NodeError
 from dsec.iam.first import ensure_first_token
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig, save_config
+from dsec.node.fetching import write_fetcher_json
 from dsec.node.services import proxy_uid, runtime_config
 
 __all__ = ["boot_id", "group_id", "note_node", "prepare"]
@@ -54,6 +55,7 @@ def prepare(config: NodeConfig, binaries: Binaries) -> None:
     pool_mib = config.pool_mib or _default_pool_mib(paths.data)
     runtime = runtime_config(config, binaries, pool_mib=pool_mib)
     paths.runtime_json.write_bytes(msgspec.json.format(msgspec.json.encode(runtime)))
+    write_fetcher_json(config)
 
 
 def _prepare_faults(config: NodeConfig) -> None:

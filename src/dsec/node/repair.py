@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig
 from dsec.node.restart import restart_part
-from dsec.node.services import SERVICES
+from dsec.node.services import services_of
 from dsec.node.survey import Survey, part_answers
 
 __all__ = ["revive"]
@@ -23,7 +23,7 @@ def revive(
     """
     running = {service.name for service in found.services if service.pid}
     revived = []
-    for part in SERVICES:
+    for part in services_of(config):
         if part in running and part_answers(config.paths, part):
             continue
         say(f"starting {part} anew")

@@ -10,12 +10,13 @@ import msgspec
 from dsec.errors import InvalidArgument, NodeError
 from dsec.node.binaries import Binaries, find_binaries
 from dsec.node.config import NodeConfig, load_config
+from dsec.node.fetching import write_fetcher_json
 from dsec.node.formats import check_databases
 from dsec.node.keeper_client import KeeperControl
 from dsec.node.keeper_process import private_keeper, write_table
 from dsec.node.machine import check_machine
 from dsec.node.paths import NodePaths
-from dsec.node.services import SERVICES, keeper_definition, service_table
+from dsec.node.services import SERVICES, keeper_definition, service_table, services_of
 from dsec.node.survey import operation, part_answers
 
 __all__ = ["PARTS", "renew_files", "restart", "restart_part"]
@@ -40,12 +41,16 @@ def restart(
     for part in parts:
         if part not in PARTS:
             raise InvalidArgument(f"no such part: {part!r}", remedy=f"Use {', '.join(PARTS)}")
-    chosen = [part for part in ("keeper", *SERVICES) if not parts or part in parts]
     with operation(paths):
         try:
             config = load_config(paths.config_json)
         except FileNotFoundError:
             raise NodeError(f"node {paths.name!r} is not up", remedy="Run `dsec up`") from None
+        own = ("keeper", *services_of(config))
+        absent = [part for part in parts if part not in own]
+        if absent:
+            raise InvalidArgument(f"this node has no {absent[0]}", remedy=f"Use {', '.join(own)}")
+        chosen = [part for part in own if not parts or part in parts]
         binaries = find_binaries()
         check_databases(paths)
         renew_files(config, binaries)
@@ -73,6 +78,7 @@ def restart_part(config: NodeConfig, binaries: Binaries, part: str, *, deadline:
 
 def renew_files(config: NodeConfig, binaries: Binaries) -> None:
     """The runtime's file names the installed init; the table is what a keeper reads that is started anew."""
+    write_fetcher_json(config)
     runtime = msgspec.json.decode(config.paths.runtime_json.read_bytes(), type=dict[str, object])
     runtime["init_path"] = str(binaries.init)
     partial = config.paths.runtime_json.with_suffix(".new")

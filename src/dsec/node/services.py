@@ -13,11 +13,22 @@ import msgspec
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig
 
-__all__ = ["SERVICES", "Service", "keeper_definition", "proxy_config", "proxy_uid", "runtime_config", "service_table"]
+__all__ = [
+    "SERVICES",
+    "Service",
+    "fetcher_uid",
+    "keeper_definition",
+    "proxy_config",
+    "proxy_uid",
+    "runtime_config",
+    "service_table",
+    "services_of",
+]
 
-SERVICES = ("runtime", "proxy", "edge", "apiserver")
-"""In the order of their start."""
+SERVICES = ("holder", "fetcher", "runtime", "proxy", "edge", "apiserver")
+"""In the order of their start; the first two where layers are read on demand."""
 _PROXY_UIDS = 0x3FFFFF00
+_FETCHER_UIDS = 0x3FFFFE00
 _PASSED_ON = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "RUST_LOG", "SSL_CERT_FILE", "SSL_CERT_DIR"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
@@ -62,6 +73,7 @@ def service_table(config: NodeConfig, binaries: Binaries, environment: dict[str,
         )
 
     return [
+        *(_loading(config, binaries, env) if config.on_demand else []),
         Service(
             name="runtime",
             argv=[str(binaries.runtime), "serve", "--config", str(paths.runtime_json)],
@@ -83,6 +95,38 @@ def service_table(config: NodeConfig, binaries: Binaries, environment: dict[str,
         python("edge", {"unix": {"path": str(paths.edge_socket), "mode": 0o600}}, credentials),
         python("apiserver", {"tcp": {"host": config.host, "port": config.port}}),
     ]
+
+
+def _loading(config: NodeConfig, binaries: Binaries, env: list[tuple[str, str]]) -> list[Service]:
+    """What fills layers while they are read."""
+    paths = config.paths
+
+    def service(name: str, program: Path, socket: Path, *arguments: str) -> Service:
+        return Service(
+            name=name,
+            argv=[str(program), "serve", *arguments],
+            env=env,
+            log=str(paths.logs / f"{name}.log"),
+            listen=[{"unix": {"path": str(socket), "mode": 0o600}}],
+            cgroups=[],
+        )
+
+    to_holder = ("--keeper", str(paths.keeper_socket), "--fetcher", str(paths.fetcher_socket))
+    to_fetcher = ("--uid", str(fetcher_uid(config)), "--config", str(paths.fetcher_json))
+    return [
+        service("holder", binaries.holder, paths.holder_socket, *to_holder),
+        service("fetcher", binaries.fetcher, paths.fetcher_socket, *to_fetcher),
+    ]
+
+
+def services_of(config: NodeConfig) -> tuple[str, ...]:
+    """The services that this node has, in the order of their start."""
+    return SERVICES if config.on_demand else SERVICES[2:]
+
+
+def fetcher_uid(config: NodeConfig) -> int:
+    """The fetcher's user, as ``proxy_uid``."""
+    return _FETCHER_UIDS + (config.id_block >> 28)
 
 
 def proxy_uid(config: NodeConfig) -> int:
@@ -119,5 +163,6 @@ def runtime_config(config: NodeConfig, binaries: Binaries, *, pool_mib: int) -> 
         "edge_uid": 0,
         "max_sandboxes": config.max_sandboxes,
         "init_path": str(binaries.init),
+        "holder_socket": str(paths.holder_socket) if config.on_demand else None,
         "fault_points": str(paths.faults) if config.fault_points else None,
     }

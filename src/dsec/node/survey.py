@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from dsec.errors import Conflict, DSecError, NodeError, NotFound
+from dsec.node.holder_client import holder_answers
 from dsec.node.keeper_client import KeeperControl, ServiceState
 from dsec.node.local_calls import EdgeCalls, RuntimeCalls
 from dsec.node.paths import NodePaths
@@ -57,6 +58,12 @@ def part_answers(paths: NodePaths, part: str) -> bool:
                 return True
         if part == "proxy":
             return _proxy_answers(paths)
+        if part == "holder":
+            return holder_answers(paths)
+        if part == "fetcher":
+            # It serves one holder at a time, which says itself when it has no fetcher.
+            with KeeperControl(paths.keeper_socket, timeout_s=5) as keeper:
+                return any(service.name == part and service.pid for service in keeper.services())
         if part == "edge":
             EdgeCalls(paths.edge_socket, timeout_s=5).call("GET", "/v1/status")
             return True

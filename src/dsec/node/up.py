@@ -22,7 +22,7 @@ from dsec.node.paths import NodePaths
 from dsec.node.prepare import boot_id, group_id, note_node, prepare
 from dsec.node.repair import revive
 from dsec.node.restart import renew_files
-from dsec.node.services import SERVICES
+from dsec.node.services import services_of
 from dsec.node.survey import Survey, operation, part_answers, survey, url_of
 from dsec.node.sweep import sweep
 
@@ -163,7 +163,7 @@ def _wait_answer(config: NodeConfig, *, deadline: float) -> str:
 
 def _not_up(config: NodeConfig, dying: str | None) -> NodeError:
     if dying is None:
-        silent = [part for part in SERVICES if not part_answers(config.paths, part)]
+        silent = [part for part in services_of(config) if not part_answers(config.paths, part)]
         return NodeError(
             f"not answering in time: {', '.join(silent) or 'the node'}", remedy=f"Look into {config.paths.logs}"
         )

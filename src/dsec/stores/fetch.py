@@ -21,11 +21,11 @@ from dsec.images.disk import full_disk_typed
 from dsec.images.store import CHUNK_SIZE, LayerManifest
 from dsec.stores.chunks import unpack_chunk
 from dsec.stores.contract import Store
-from dsec.stores.index import ChunkIndex, StoredChunk, check_index, decode_index
+from dsec.stores.index import ChunkIndex, StoredChunk, check_index, decode_index, encode_index
 from dsec.stores.layout import blob_name, decode_manifest, index_name, manifest_name, metadata_name
 from dsec.stores.publish import OnBytes
 
-__all__ = ["fetch", "fetch_index", "fetch_manifest", "fetch_metadata"]
+__all__ = ["fetch", "fetch_index", "fetch_manifest", "fetch_metadata", "fetch_sparse"]
 
 _MOST_RANGE = 8 << 20
 _READERS = 8
@@ -101,6 +101,23 @@ def fetch(store: Store, digest: str, target: Path, *, stop: Event, progress: OnB
         _Fetch(store, fd, manifest, index, stop, progress).run()
     finally:
         os.close(fd)
+    return manifest
+
+
+def fetch_sparse(store: Store, digest: str, target: Path) -> LayerManifest:
+    """Fill the directory ``target`` with a layer whose data is still in the store; blocks.
+
+    ``data`` is one hole of the full size, ``chunks`` says where it comes from, and the empty ``filled`` that nothing
+    of it is there. Raises NotFound, ImageCorrupt, StoreDenied, StoreUnreachable, CapacityError (the disk is full).
+    """
+    manifest = fetch_manifest(store, digest)
+    index = fetch_index(store, digest, manifest)
+    fetch_metadata(store, digest, manifest, target / "metadata")
+    with full_disk_typed():
+        (target / "chunks").write_bytes(encode_index(index))
+        for name, size in (("data", manifest.data.size), ("filled", 0)):
+            with (target / name).open("wb") as file:
+                file.truncate(size)
     return manifest
 
 

@@ -89,7 +89,7 @@ class RunningNode(msgspec.Struct, frozen=True, kw_only=True):
     def held(self) -> list[str]:
         """IDs of what the keeper holds for the runtime: ``sb/…`` of a sandbox, ``ex/…`` and ``in/…`` of an exec."""
         with KeeperControl(self.paths.keeper_socket) as keeper:
-            return [each for each in keeper.objects() if each != "layers-ns"]
+            return [each for each in keeper.objects() if each != "layers-ns" and not each.startswith("holder/")]
 
     def subvolumes(self) -> list[str]:
         """Names in the pool, as the runtime's own threads see it."""

@@ -9,7 +9,7 @@ import pytest
 from dsec.errors import Unsupported
 from dsec.node.binaries import find_binaries
 
-NAMES = ("dsec-keeper", "dsec-runtime", "dsec-init", "dsec-proxy")
+NAMES = ("dsec-keeper", "dsec-runtime", "dsec-init", "dsec-proxy", "dsec-holder", "dsec-fetcher")
 
 
 def test_first_complete_place_wins(tmp_path: Path) -> None:

@@ -7,18 +7,70 @@ from pathlib import Path
 import msgspec
 
 from dsec.node.binaries import Binaries
-from dsec.node.config import NodeConfig
-from dsec.node.services import SERVICES, proxy_config, proxy_uid, runtime_config, service_table
+from dsec.node.config import NodeConfig, StoreSettings
+from dsec.node.fetching import fetcher_config
+from dsec.node.services import (
+    SERVICES,
+    fetcher_uid,
+    proxy_config,
+    proxy_uid,
+    runtime_config,
+    service_table,
+    services_of,
+)
 
 BINARIES = Binaries(
-    Path("/opt/dsec-keeper"), Path("/opt/dsec-runtime"), Path("/opt/dsec-init"), Path("/opt/dsec-proxy")
+    *(Path(f"/opt/dsec-{name}") for name in ("keeper", "runtime", "init", "proxy", "holder", "fetcher"))
 )
 CONFIG = NodeConfig(node="n1", root="/tmp/x", port=0, id_block=0x40000000)
+ON_DEMAND = msgspec.structs.replace(
+    CONFIG,
+    on_demand=True,
+    stores={
+        "far": StoreSettings(url="s3://bucket/pre", endpoint="http://s3:1"),
+        "near": StoreSettings(url="file:///mnt/dfs", default=True),
+    },
+)
 
 
 def test_table_starts_runtime_proxy_edge_apiserver() -> None:
     """The order of the table is the order of the start."""
-    assert tuple(service.name for service in service_table(CONFIG, BINARIES, {})) == SERVICES
+    assert tuple(service.name for service in service_table(ON_DEMAND, BINARIES, {})) == SERVICES
+    assert services_of(ON_DEMAND) == SERVICES
+
+
+def test_a_node_that_pulls_layers_whole_has_neither_holder_nor_fetcher() -> None:
+    """Nothing runs that nobody needs, and the runtime is told of no holder."""
+    names = tuple(service.name for service in service_table(CONFIG, BINARIES, {}))
+    assert names == services_of(CONFIG) == ("runtime", "proxy", "edge", "apiserver")
+    assert runtime_config(CONFIG, BINARIES, pool_mib=1)["holder_socket"] is None
+
+
+def test_holder_and_fetcher_come_first() -> None:
+    """Before the runtime, which mounts; the fetcher is a user of its own. Only root reaches their sockets."""
+    holder, fetcher = service_table(ON_DEMAND, BINARIES, {})[:2]
+    run = "/tmp/x/run/dsec/n1"
+    assert holder.argv == [
+        "/opt/dsec-holder", "serve", "--keeper", f"{run}/keeper.sock", "--fetcher", f"{run}/fetcher.sock"
+    ]  # fmt: skip
+    assert fetcher.argv[1:] == ["serve", "--uid", str(fetcher_uid(ON_DEMAND)), "--config", f"{run}/fetcher.json"]
+    assert fetcher_uid(ON_DEMAND) != proxy_uid(ON_DEMAND)
+    for service in (holder, fetcher):
+        assert service.listen == [{"unix": {"path": f"{run}/{service.name}.sock", "mode": 0o600}}]
+    assert runtime_config(ON_DEMAND, BINARIES, pool_mib=1)["holder_socket"] == f"{run}/holder.sock"
+
+
+def test_the_fetcher_asks_the_default_store_first() -> None:
+    """It gets all stores, with the credentials of whoever brings the node up."""
+    secrets = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "HOME": "/nonexistent"}
+    near, far = fetcher_config(ON_DEMAND, secrets)["stores"]
+    assert near == {"directory": {"path": "/mnt/dfs"}}
+    assert far == {
+        "bucket": {
+            "bucket": "bucket", "prefix": "pre", "endpoint": "http://s3:1", "region": "us-east-1",
+            "access_key_id": "k", "secret_access_key": "s",
+        }
+    }  # fmt: skip
 
 
 def test_only_root_reaches_the_inner_sockets() -> None:

@@ -70,7 +70,7 @@ fn complete() {
     assert!(!layer.directory.join("filled").exists());
     assert!(layer.here() == layer.data);
     node.kill_one("fetcher");
-    node.open(&layer).expect("without anybody's help");
+    assert_eq!(node.open(&layer), Ok(None), "without anybody's help");
     let again = layer.mount();
     Readers::start(open(&again), vec![(0, SIZE)]).are_exact(&layer);
 }
@@ -81,11 +81,11 @@ fn complete() {
 fn crashed() {
     let mut node = Node::start(30);
     let layer = node.publish(SIZE);
-    node.open(&layer).expect("opened");
+    let number = node.open(&layer).expect("opened").expect("not complete");
     let mount = layer.mount();
     Readers::start(open(&mount), vec![(0, 8 << 20)]).are_exact(&layer);
     drop(mount);
-    node.close(&layer);
+    node.close(number);
     let record = layer.directory.join("filled");
     let end = std::time::Instant::now() + super::node::PATIENCE;
     while fs::metadata(&record).expect("there").len() == 0 {
@@ -118,4 +118,37 @@ fn crashed() {
     Readers::start(open(&mount), vec![(0, SIZE)]).are_exact(&layer);
     let (counts, _) = node.going();
     assert!(counts.hits > 0, "what is recorded is not fetched again");
+}
+
+/// A layer that is fetched again while the former files are still mounted: both are filled.
+#[test]
+fn fetched_again() {
+    let mut node = Node::start(30);
+    let layer = node.publish(SIZE);
+    let first = node.open(&layer).expect("opened");
+    let mount = layer.mount();
+    fs::rename(&layer.directory, node.dir.join("removed")).expect("renamed");
+    let again = node.publish(SIZE);
+    assert_eq!(layer.digest, again.digest);
+    let second = node.open(&again).expect("opened");
+    assert_ne!(first, second);
+    assert_eq!(node.open(&again), Ok(second));
+    let other = again.mount();
+    Readers::start(open(&other), vec![(0, 1 << 20)]).are_exact(&again);
+    Readers::start(open(&mount), vec![(0, SIZE)]).are_exact(&layer);
+    Readers::start(open(&other), vec![(0, SIZE)]).are_exact(&again);
+}
+
+/// A layer whose directory is deleted while it is mounted is filled on, also by successors.
+#[test]
+fn removed_while_it_is_read() {
+    let mut node = Node::start(30);
+    let layer = node.publish(SIZE);
+    node.open(&layer).expect("opened");
+    let mount = layer.mount();
+    let file = open(&mount);
+    fs::remove_dir_all(&layer.directory).expect("removed");
+    node.kill_one("fetcher");
+    node.kill_one("holder");
+    Readers::start(file, vec![(0, SIZE)]).are_exact(&layer);
 }

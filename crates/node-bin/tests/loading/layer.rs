@@ -50,7 +50,9 @@ impl Layer {
         fs::create_dir_all(made.join("tree")).expect("a directory");
         fs::write(made.join("tree/f"), &content).expect("written");
         let mkfs = Command::new("mkfs.erofs")
-            .args(["--quiet", "--chunksize=4096"])
+            .env("SOURCE_DATE_EPOCH", "0")
+            .args(["--quiet", "--chunksize=4096", "-T0"])
+            .arg("-Ud5ec0000-0000-4000-8000-000000000000")
             .arg(format!("--blobdev={}", made.join("data").display()))
             .args([made.join("metadata"), made.join("tree")])
             .output()

@@ -100,26 +100,21 @@ impl Node {
     }
 
     /// Has a layer filled on demand, or says why not.
-    pub fn open(&mut self, layer: &Layer) -> Result<(), String> {
+    pub fn open(&mut self, layer: &Layer) -> Result<Option<u32>, String> {
         let digest = &layer.digest;
         let make = |turn| ToHolder::Open {
             turn,
             digest: digest.clone(),
         };
         match self.ask(make, Some(&layer.directory)) {
-            FromHolder::Opened { .. } => Ok(()),
+            FromHolder::Opened { layer, .. } => Ok(layer),
             FromHolder::Refused { reason, .. } => Err(reason),
             other => panic!("{other:?}"),
         }
     }
 
-    pub fn close(&mut self, layer: &Layer) {
-        let digest = &layer.digest;
-        let make = |turn| ToHolder::Close {
-            turn,
-            digest: digest.clone(),
-        };
-        let closed = self.ask(make, None);
+    pub fn close(&mut self, layer: u32) {
+        let closed = self.ask(|turn| ToHolder::Close { turn, layer }, None);
         assert!(matches!(closed, FromHolder::Closed { .. }), "{closed:?}");
     }
 
@@ -238,7 +233,7 @@ fn next(link: &Link, wanted: u64) -> Option<FromHolder> {
         let (answer, _) = link.hear::<FromHolder>().ok()??;
         let turn = match &answer {
             FromHolder::Hello { .. } => 0,
-            FromHolder::Opened { turn }
+            FromHolder::Opened { turn, .. }
             | FromHolder::Refused { turn, .. }
             | FromHolder::Closed { turn }
             | FromHolder::Going { turn, .. } => *turn,

@@ -31,7 +31,7 @@ fn away_and_back() {
 /// Away for too long it is an error of these reads, never zeros; a later read finds it back.
 #[test]
 fn away_for_too_long() {
-    let mut node = Node::start(1);
+    let mut node = Node::start(5);
     let layer = node.publish(SIZE);
     let (blobs, away) = (node.dir.join("store/blobs"), node.dir.join("store/away"));
     fs::rename(&blobs, &away).expect("renamed");
@@ -47,7 +47,7 @@ fn away_for_too_long() {
         );
     }
     fs::rename(&away, &blobs).expect("renamed");
-    Readers::start(open(&mount), vec![(0, SIZE)]).are_exact(&layer);
+    Readers::start(open(&mount), vec![(0, 4096), (4 << 20, 4096)]).are_exact(&layer);
 }
 
 /// A chunk with other bytes is fetched once more and then an error of its readers; the others are served, and so is it

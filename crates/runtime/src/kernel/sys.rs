@@ -76,6 +76,21 @@ pub fn pipe(flags: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
+/// Two ends of a packet connection that never wait.
+///
+/// # Errors
+/// The errno.
+pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: `ends` has room for the two numbers.
+    check(libc::c_long::from(unsafe {
+        libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr())
+    }))?;
+    // SAFETY: both are new and ours.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
 /// Sets O_NONBLOCK on the open file description of a pipe or socket, which have no other flags to be kept.
 ///
 /// # Errors

@@ -16,7 +16,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::kernel::poll;
+use crate::kernel::{poll, sys};
 use crate::node::Node;
 
 /// Between attempts: the proxy's socket is the keeper's and takes callers while no proxy lives.
@@ -171,22 +171,10 @@ fn nobody_connected(node: &Node) {
 
 async fn dial(node: &Node) -> io::Result<AsyncFd<OwnedFd>> {
     let stream = UnixStream::connect(node.config.run_dir.join("proxy.sock")).await?;
-    let (ours, theirs) = pair()?;
+    let (ours, theirs) = sys::packet_pair()?;
     let send = || packet::send(stream.as_fd(), &[0], &[theirs.as_fd()]);
     stream.async_io(Interest::WRITABLE, send).await?;
     poll::watch(ours, Interest::READABLE | Interest::WRITABLE)
-}
-
-fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    use std::os::fd::FromRawFd;
-    let mut ends = [0; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: `ends` has room for the two numbers.
-    crate::kernel::sys::check(libc::c_long::from(unsafe {
-        libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr())
-    }))?;
-    // SAFETY: both are new and ours.
-    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
 async fn talk(

@@ -1,6 +1,6 @@
 //! Layers: EROFS file systems, each mounted once, on first use.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,17 +8,28 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use super::gone::Gone;
+use super::holder::Holder;
 use crate::kernel::mounts::{self, attr, Configuring};
 
 const SUPERBLOCK: u64 = 1024;
 const MAGIC: u32 = 0xE0F5_E1E2;
 const EXTRA_DEVICES: usize = 86;
+/// What is not all here has this beside its data.
+const FILLED: &str = "filled";
+/// How long an unmounted file system may take to go.
+const GONE_MS: i32 = 2000;
 
 /// The layers of a node.
 pub struct Layers {
     stores: Vec<PathBuf>,
+    /// Fills what is not all here.
+    holder: Option<Holder>,
     mounts: PathBuf,
-    mounted: Mutex<HashSet<String>>,
+    /// With the holder's number, where it fills them and this process mounted them.
+    mounted: Mutex<HashMap<String, Option<u32>>>,
+    /// Held by whoever mounts or unmounts.
+    turn: Mutex<()>,
 }
 
 impl Layers {
@@ -26,7 +37,7 @@ impl Layers {
     ///
     /// # Errors
     /// The errno.
-    pub fn open(stores: Vec<PathBuf>, mounts: PathBuf) -> io::Result<Self> {
+    pub fn open(stores: Vec<PathBuf>, mounts: PathBuf, holder: Option<Holder>) -> io::Result<Self> {
         std::fs::create_dir_all(&mounts)?;
         let known = mounts::mounted()?
             .into_iter()
@@ -40,15 +51,17 @@ impl Layers {
                     .into(),
             )
         });
-        let mounted = Mutex::new(names.collect());
+        let mounted = Mutex::new(names.map(|name| (name, None)).collect());
         Ok(Self {
             stores,
+            holder,
             mounts,
             mounted,
+            turn: Mutex::new(()),
         })
     }
 
-    fn mounted(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+    fn mounted(&self) -> std::sync::MutexGuard<'_, HashMap<String, Option<u32>>> {
         self.mounted
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -60,26 +73,62 @@ impl Layers {
     /// `NotFound` when no store has the layer, else what the kernel says.
     pub fn copy(&self, digest: &str, idmap: &OwnedFd) -> io::Result<OwnedFd> {
         let target = self.mounts.join(digest);
-        {
-            let mut mounted = self.mounted();
-            if !mounted.contains(digest) {
-                self.mount(digest, &target)?;
-                mounted.insert(digest.into());
-            }
+        if !self.mounted().contains_key(digest) {
+            self.bring(digest, &target)?;
         }
         let copy = mounts::clone(&target)?;
         mounts::set_attributes(&copy, 0, Some(idmap))?;
         Ok(copy)
     }
 
-    fn mount(&self, digest: &str, target: &Path) -> io::Result<()> {
+    /// Mounts a layer, one after the other, and none while others are unmounted: what the holder lets go must not be
+    /// mounted at that moment.
+    fn bring(&self, digest: &str, target: &Path) -> io::Result<()> {
+        let _turn = self.turn();
+        if !self.mounted().contains_key(digest) {
+            let number = self.fill(digest)?;
+            self.mount(digest, target)?;
+            self.mounted().insert(digest.into(), number);
+        }
+        Ok(())
+    }
+
+    fn turn(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.turn
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn find(&self, digest: &str) -> io::Result<PathBuf> {
         let mut stores = self.stores.iter().map(|store| store.join(digest));
-        let Some(found) = stores.find(|path| path.join("metadata").is_file()) else {
-            return Err(io::Error::new(
+        let found = stores.find(|path| path.join("metadata").is_file());
+        found.ok_or_else(|| {
+            io::Error::new(
                 io::ErrorKind::NotFound,
                 format!("no store has layer {digest}"),
-            ));
-        };
+            )
+        })
+    }
+
+    /// Has the holder fill a layer that is not all here, before it is mounted: EROFS that was there first would ask
+    /// nobody, and read zeros.
+    fn fill(&self, digest: &str) -> io::Result<Option<u32>> {
+        let found = self.find(digest)?;
+        if !found.join(FILLED).exists() {
+            return Ok(None);
+        }
+        match &self.holder {
+            Some(holder) if found.parent() == self.stores.first().map(PathBuf::as_path) => {
+                holder.open(digest, &found)
+            }
+            _ => Err(io::Error::other(format!(
+                "layer {digest} is not all here, and this node does not fill it"
+            ))),
+        }
+    }
+
+    fn mount(&self, digest: &str, target: &Path) -> io::Result<()> {
+        let found = self.find(digest)?;
         std::fs::create_dir_all(target)?;
         let mount = mount_erofs(&found, true).or_else(|_| mount_erofs(&found, false))?;
         mounts::attach(&mount, target)
@@ -87,22 +136,42 @@ impl Layers {
 
     /// Unmounts those that are mounted. Returns their digests.
     pub fn evict(&self, digests: &[String]) -> Vec<String> {
-        let mut mounted = self.mounted();
+        let _turn = self.turn();
         let mut gone = Vec::new();
         for digest in digests {
-            if mounted.contains(digest) && mounts::unmount(&self.mounts.join(digest), false).is_ok()
-            {
-                mounted.remove(digest);
-                let _ = std::fs::remove_dir(self.mounts.join(digest));
+            let target = self.mounts.join(digest);
+            let Some(number) = self.mounted().get(digest).copied() else {
+                continue;
+            };
+            let watched = number.map(|number| (number, Gone::watch(&target)));
+            if mounts::unmount(&target, false).is_ok() {
+                self.mounted().remove(digest);
+                let _ = std::fs::remove_dir(target);
+                self.let_go(digest, watched);
                 gone.push(digest.clone());
             }
         }
         gone
     }
 
+    /// The holder need not fill a layer any more once nobody can read it. While its file system lives it goes on.
+    fn let_go(&self, digest: &str, watched: Option<(u32, io::Result<Gone>)>) {
+        let (Some(holder), Some((number, watched))) = (&self.holder, watched) else {
+            return;
+        };
+        let closed = match watched {
+            Ok(gone) if gone.within(GONE_MS) => holder.close(number),
+            Ok(_) => Err(io::Error::other("its file system is still in use")),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = closed {
+            tracing::warn!(layer = digest, "stays with the holder: {error}");
+        }
+    }
+
     /// Unmounts all.
     pub fn close(&self) {
-        let all: Vec<String> = self.mounted().iter().cloned().collect();
+        let all: Vec<String> = self.mounted().keys().cloned().collect();
         self.evict(&all);
         let _ = std::fs::remove_dir(&self.mounts);
     }

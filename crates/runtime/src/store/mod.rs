@@ -2,10 +2,13 @@
 //!
 //! Everything here runs on threads inside the layers' mount namespace, which nobody else ever enters.
 
+mod gone;
+mod holder;
 mod layers;
 mod pool;
 mod root;
 
+pub use holder::Holder;
 pub use layers::Layers;
 pub use pool::{boot_id, close as close_pool, open as open_pool};
 pub use root::{build, Root, RootSpec};

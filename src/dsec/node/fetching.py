@@ -1,0 +1,48 @@
+"""What the fetcher is told of the node's stores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dsec.node.config import NodeConfig, default_store
+from dsec.stores.settings import DirectoryAddress, parse_address
+
+__all__ = ["fetcher_config", "write_fetcher_json"]
+
+
+def fetcher_config(config: NodeConfig, environment: Mapping[str, str]) -> dict[str, Any]:
+    """What ``dsec-fetcher serve --config`` reads: the default store is asked first. Raises InvalidArgument."""
+    default = default_store(config.stores)
+    names = sorted(config.stores, key=lambda name: (name != default, name))
+    return {"stores": [_place(config, name, environment) for name in names]}
+
+
+def _place(config: NodeConfig, name: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    own = config.stores[name]
+    address = parse_address(own.url, endpoint=own.endpoint, region=own.region, environment=environment)
+    if isinstance(address, DirectoryAddress):
+        return {"directory": {"path": str(address.path)}}
+    told = {
+        "bucket": address.bucket,
+        "prefix": address.prefix,
+        "endpoint": address.endpoint,
+        "region": address.region,
+    }
+    return {"bucket": told | address.secrets}
+
+
+def write_fetcher_json(config: NodeConfig) -> None:
+    """Write it for root's eyes, with this process's credentials; nothing where layers are pulled whole."""
+    if not config.on_demand:
+        return
+    target = config.paths.fetcher_json
+    partial = target.with_suffix(".new")
+    partial.unlink(missing_ok=True)
+    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(msgspec.json.encode(fetcher_config(config, os.environ)))
+    partial.replace(target)
