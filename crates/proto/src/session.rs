@@ -25,6 +25,9 @@ pub struct SessionRun {
     pub grace_ms: u64,
     /// Per stream, at most 64 MiB.
     pub max_output_bytes: u64,
+    /// While it runs, standard error is the descriptor of standard output.
+    #[serde(default)]
+    pub merge_stderr: bool,
 }
 
 /// Parameters of `session.cancel`, confirmed.
@@ -84,6 +87,9 @@ pub struct RunEnd {
     pub usage: ExecUsage,
     /// The shell has ended with it.
     pub closed: bool,
+    /// Its standard error went to the session's standard output.
+    #[serde(default)]
+    pub merged: bool,
 }
 
 /// Answer to `session.runs`.

@@ -199,10 +199,9 @@ class ExecUse(msgspec.Struct, frozen=True, kw_only=True):
     memory_peak_bytes: int = 0
 
 
-class ExecEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How an exec ended."""
+class _End(msgspec.Struct, frozen=True, kw_only=True):
+    """How a program or a script ended."""
 
-    exec_id: str
     ended: str
     exit_code: int | None = None
     signal: int | None = None
@@ -216,22 +215,18 @@ class ExecEnd(msgspec.Struct, frozen=True, kw_only=True):
     merged: bool = False
 
 
-class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
+class ExecEnd(_End, frozen=True, kw_only=True):
+    """How an exec ended."""
+
+    exec_id: str
+
+
+class RunEnd(_End, frozen=True, kw_only=True):
     """How a run of a session ended; its output are ``*_total`` bytes from ``*_from`` on of the session's streams."""
 
     run_id: str
-    ended: str
-    exit_code: int | None = None
-    signal: int | None = None
-    oom_kills: int = 0
-    quota_hits: list[str] = []
     stdout_from: int = 0
-    stdout_total: int = 0
     stderr_from: int = 0
-    stderr_total: int = 0
-    started_at: float = 0.0
-    duration_ns: int = 0
-    usage: ExecUse = ExecUse()
     closed: bool = False
 
 

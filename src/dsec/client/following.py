@@ -8,10 +8,11 @@ from contextlib import aclosing
 from typing import Any
 
 from dsec.api.frames import STDERR, STDOUT, Kind, until_frame
+from dsec.client.ends import ExecEnd
 from dsec.client.lane import LANE_WINDOW, Pace
 from dsec.client.link import Link
 from dsec.client.results import Exited, Gap, Stderr, Stdout
-from dsec.client.running import RECONNECT_S, decode_end, exited_of
+from dsec.client.running import RECONNECT_S
 from dsec.client.streams import WINDOW, Flowing
 from dsec.client.waiting import Patience
 from dsec.client.wire import Lost
@@ -68,7 +69,7 @@ class Following:
             while not self._heavy:
                 frame = await receiver.next()
                 if frame[1] == Kind.END:
-                    yield exited_of(decode_end(frame[2]))
+                    yield ExecEnd.of(frame[2]).event()
                     return
                 if frame[1] == Kind.ERROR:
                     raise error_from_wire(frame[2])

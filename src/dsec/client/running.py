@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-import msgspec
-
 from dsec.api.frames import STDERR, STDOUT
 from dsec.api.ids import exec_id
-from dsec.api.types import Ended, ExecUsage, Pty
+from dsec.api.types import Pty
+from dsec.client.ends import ExecEnd
 from dsec.client.killing import kill_exec
 from dsec.client.link import Link
-from dsec.client.results import ExecResult, Exited, Kept, Output
+from dsec.client.results import ExecResult, Kept, Output
 from dsec.client.stdin import Stdin
 from dsec.client.streams import UNLIMITED, Collecting
 from dsec.client.waiting import Patience, shielded
@@ -29,19 +28,15 @@ from dsec.errors import (
     NodeError,
     NotFound,
     OutcomeUnknown,
-    ProtocolError,
     SandboxGone,
 )
 
 __all__ = [
     "MAX_OUTPUT_BYTES",
     "RECONNECT_S",
-    "EndUsage",
-    "ExecEnd",
     "ExecRequest",
     "Run",
     "check_seconds",
-    "exited_of",
 ]
 
 T = TypeVar("T")
@@ -50,30 +45,6 @@ RECONNECT_S = 120.0
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 _CREDIT = {STDOUT: UNLIMITED, STDERR: UNLIMITED}
 _NO_CREDIT = {STDOUT: 0, STDERR: 0}
-
-
-class EndUsage(msgspec.Struct, frozen=True):
-    """What an exec, or a run of a session, used."""
-
-    cpu_ns: int = 0
-    memory_peak_bytes: int = 0
-
-
-class ExecEnd(msgspec.Struct, frozen=True):
-    """The ``end`` of an exec's stream (docs/protocols.md)."""
-
-    exec_id: str
-    ended: Ended
-    stdout_total: int
-    stderr_total: int
-    started_at: float
-    duration_ns: int
-    exit_code: int | None = None
-    signal: int | None = None
-    oom_kills: int = 0
-    quota_hits: list[str] = []
-    usage: EndUsage = EndUsage()
-    merged: bool = False
 
 
 @dataclass(frozen=True)
@@ -247,16 +218,12 @@ class Run:
         if error is not None:
             raise error
 
-    def _result(self, end: dict[str, Any], receiver: Collecting) -> ExecResult:
-        facts = decode_end(end)
-        usage = facts.usage
-        return ExecResult(
-            exit_code=facts.exit_code, signal=facts.signal, ended=facts.ended, oom_kills=facts.oom_kills,
-            quota_hits=frozenset(facts.quota_hits), started_at=facts.started_at, duration_s=facts.duration_ns / 1e9,
-            usage=ExecUsage(cpu_s=usage.cpu_ns / 1e9, memory_peak_mib=usage.memory_peak_bytes / 2**20),
-            sandbox_id=self._sandbox_id, exec_id=self.exec_id, merged=facts.merged,
-            stdout_kept=receiver.out.kept(facts.stdout_total) if receiver.out else Kept((), facts.stdout_total),
-            stderr_kept=receiver.err.kept(facts.stderr_total) if receiver.err else Kept((), facts.stderr_total),
+    def _result(self, raw: dict[str, Any], receiver: Collecting) -> ExecResult:
+        end = ExecEnd.of(raw)
+        return end.result(
+            self._sandbox_id, self.exec_id,
+            receiver.out.kept(end.stdout_total) if receiver.out else Kept((), end.stdout_total),
+            receiver.err.kept(end.stderr_total) if receiver.err else Kept((), end.stderr_total),
         )  # fmt: skip
 
     # The stream
@@ -331,22 +298,6 @@ class Run:
             receiver = self._receiver
             if receiver is not None and receiver.wire is not None and receiver.wire.listens(receiver.number):
                 await shielded(self.leave(), 0.5)
-
-
-def decode_end(end: object) -> ExecEnd:
-    """The wire form of an end; raises ProtocolError."""
-    try:
-        return msgspec.convert(end, ExecEnd)
-    except msgspec.ValidationError as error:
-        raise ProtocolError(f"the end of an exec is malformed: {error}") from None
-
-
-def exited_of(end: ExecEnd) -> Exited:
-    """The event of an end."""
-    return Exited(
-        exit_code=end.exit_code, signal=end.signal, ended=end.ended, oom_kills=end.oom_kills,
-        quota_hits=frozenset(end.quota_hits), duration_s=end.duration_ns / 1e9,
-    )  # fmt: skip
 
 
 def _kept(pieces: Any) -> Kept:

@@ -9,14 +9,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from dsec.api.frames import CHUNK_BYTES, STDIN, data_frame
 from dsec.api.ids import check_key, exec_id, new_key
-from dsec.api.types import Ended, ExecUsage
+from dsec.client.ends import RunEnd
 from dsec.client.owned import disown, own_exec
 from dsec.client.results import ExecResult, Kept, Output
-from dsec.client.running import MAX_OUTPUT_BYTES, RECONNECT_S, EndUsage, check_seconds
+from dsec.client.running import MAX_OUTPUT_BYTES, RECONNECT_S, check_seconds
 from dsec.client.streams import Collecting, Pieces
 from dsec.client.waiting import Patience, shielded
 from dsec.client.wire import Lost
@@ -27,7 +25,6 @@ from dsec.errors import (
     NodeError,
     NotFound,
     OutcomeUnknown,
-    ProtocolError,
     SandboxGone,
 )
 
@@ -40,25 +37,6 @@ _INLINE_BYTES = 128 * 1024
 """A longer script follows its request in pieces."""
 _BACK_S = 3.0
 """What a run may take to end after its grace: the shell comes back, or is killed."""
-
-
-class _RunEnd(msgspec.Struct, frozen=True):
-    """The ``end`` of a run (docs/protocols.md)."""
-
-    run_id: str
-    ended: Ended
-    stdout_from: int
-    stdout_total: int
-    stderr_from: int
-    stderr_total: int
-    started_at: float
-    duration_ns: int
-    exit_code: int | None = None
-    signal: int | None = None
-    oom_kills: int = 0
-    quota_hits: list[str] = []
-    usage: EndUsage = EndUsage()
-    closed: bool = False
 
 
 class Session:
@@ -87,7 +65,8 @@ class Session:
 
     async def run(
         self, script: str, *, timeout_s: float | None = None, grace_s: float = 2.0,
-        max_output_bytes: int = 10 * 1024 * 1024, check: bool = False, key: str | None = None,
+        merge_stderr: bool = False, max_output_bytes: int = 10 * 1024 * 1024, check: bool = False,
+        key: str | None = None,
     ) -> ExecResult:  # fmt: skip
         """Run a script in the shell to its end; its standard input is empty. A non-zero status is data, unless
         ``check``.
@@ -95,7 +74,9 @@ class Session:
         The result's output are the bytes that reached the session's streams since the run before ended, with those
         of background jobs. When ``timeout_s`` passes, or this is cancelled, the shell gives the script up and what it
         started is ended (SIGTERM, everything killed after ``grace_s``); earlier background jobs stay. A shell that
-        does not come back from that is killed, and the session is ``closed``. ``key`` names the run in its session:
+        does not come back from that is killed, and the session is ``closed``. ``merge_stderr`` lets standard error be
+        the descriptor of standard output while the script runs, for what it starts too: ``output`` is in true order,
+        and ``stderr`` has only what jobs of earlier runs wrote there. ``key`` names the run in its session:
         the same key gives the same result and never a second run.
 
         Raises Conflict when the session is closed, SandboxGone, OutcomeUnknown, NodeError; with ``check`` ExecFailed
@@ -109,7 +90,7 @@ class Session:
         code = script.encode(errors="surrogateescape")
         params = {
             "sandbox_id": self._sandbox.id, "session_id": self.id, "key": key, "timeout_s": timeout_s,
-            "grace_s": grace_s, "max_output_bytes": max_output_bytes,
+            "grace_s": grace_s, "max_output_bytes": max_output_bytes, "merge_stderr": merge_stderr,
         }  # fmt: skip
         if len(code) <= _INLINE_BYTES:
             call = _Call(self._sandbox, "session.run", params | {"script": code})
@@ -144,18 +125,11 @@ class Session:
         return self._result(end, call)
 
     def _result(self, raw: dict[str, Any], call: _Call) -> ExecResult:
-        try:
-            end = msgspec.convert(raw, _RunEnd)
-        except msgspec.ValidationError as error:
-            raise ProtocolError(f"the end of a run is malformed: {error}") from None
+        end = RunEnd.of(raw)
         self._closed = self._closed or end.closed
-        return ExecResult(
-            exit_code=end.exit_code, signal=end.signal, ended=end.ended, oom_kills=end.oom_kills,
-            quota_hits=frozenset(end.quota_hits), started_at=end.started_at, duration_s=end.duration_ns / 1e9,
-            usage=ExecUsage(cpu_s=end.usage.cpu_ns / 1e9, memory_peak_mib=end.usage.memory_peak_bytes / 2**20),
-            sandbox_id=self._sandbox.id, exec_id=end.run_id,
-            stdout_kept=call.kept(0, end.stdout_from, end.stdout_total),
-            stderr_kept=call.kept(1, end.stderr_from, end.stderr_total),
+        return end.result(
+            self._sandbox.id, end.run_id,
+            call.kept(0, end.stdout_from, end.stdout_total), call.kept(1, end.stderr_from, end.stderr_total),
         )  # fmt: skip
 
     async def _cancel(self, key: str, grace_s: float) -> None:

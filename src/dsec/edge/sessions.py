@@ -56,6 +56,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     timeout_s: float | None = None
     grace_s: float = 2.0
     max_output_bytes: int = 10 << 20
+    merge_stderr: bool = False
 
 
 class CancelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -227,7 +228,8 @@ def _run_body(request: RunRequest) -> bytes:
     digest = request.sha256
     if request.script is not None:
         digest = hashlib.sha256(request.script).hexdigest()
-    return hashlib.sha256(_canonical([digest, request.timeout_s, request.grace_s])).digest()
+    told = [digest, request.timeout_s, request.grace_s]
+    return hashlib.sha256(_canonical([*told, True] if request.merge_stderr else told)).digest()
 
 
 def _run_params(record: SandboxRecord, request: RunRequest, run_id: str) -> dict[str, Any]:
@@ -241,4 +243,5 @@ def _run_params(record: SandboxRecord, request: RunRequest, run_id: str) -> dict
         "timeout_ms": None if timeout_s is None else whole_ms(timeout_s),
         "grace_ms": whole_ms(request.grace_s),
         "max_output_bytes": request.max_output_bytes,
+        "merge_stderr": request.merge_stderr,
     }

@@ -96,6 +96,18 @@ async def an_exec_tells_code_and_streams(subject: Subject) -> None:
         assert (failed.exec_end.ended, failed.exec_end.exit_code) == ("exited", 7)
 
 
+async def outputs_can_be_one_stream(subject: Subject) -> None:
+    """Merged, standard error comes as standard output and the end says so: for an exec, for one run of a session."""
+    async with subject.sandbox() as sandbox_id:
+        heard = await subject.run(subject.exec_spec(sandbox_id, script="echo a >&2", merge_stderr=True))
+        assert (heard.out, heard.err, heard.exec_end.merged) == (b"a\n", b"", True)
+        session = await subject.open_session(sandbox_id)
+        run = await subject.run_in(sandbox_id, session, "echo b >&2", merge_stderr=True)
+        assert (run.out, run.err, run.run_end.merged) == (b"b\n", b"", True)
+        run = await subject.run_in(sandbox_id, session, "echo c >&2")
+        assert (run.out, run.err, run.run_end.merged) == (b"", b"c\n", False)
+
+
 async def the_same_exec_runs_once(subject: Subject) -> None:
     """Starting a known ID is an attachment: same times, same output."""
     async with subject.sandbox() as sandbox_id:
@@ -223,6 +235,7 @@ CONTRACT: tuple[Check, ...] = (
     stop_is_confirmed_and_keeps_its_first_cause,
     a_live_sandbox_is_not_forgotten,
     an_exec_tells_code_and_streams,
+    outputs_can_be_one_stream,
     the_same_exec_runs_once,
     attach_goes_on_at_an_offset,
     input_is_byte_exact,

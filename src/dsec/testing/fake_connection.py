@@ -189,7 +189,7 @@ class FakeConnection:
         while params["length"] is not None and len(script) < params["length"]:
             arrived.clear()
             await arrived.wait()
-        end = await session.run(params["run_id"], bytes(script))
+        end = await session.run(params["run_id"], bytes(script), merged=params["merge_stderr"])
         first = {STDOUT: end["stdout_from"], STDERR: end["stderr_from"]}
         total = {STDOUT: end["stdout_total"], STDERR: end["stderr_total"]}
         self._credit[stream] = dict.fromkeys(first, 1 << 62)

@@ -17,7 +17,7 @@ class FakeExec:
 
     Programs: ``true``, ``false``, ``echo WORDS``, ``err WORDS``, ``exit N``, ``cat`` (its standard input),
     ``bytes N``, ``env`` (what it was given), ``pwd``, ``sleep`` (until killed, or ``finish`` is called). A shell
-    script is one such line. Everything else is not found.
+    script is one such line, whose ``echo`` may end with ``>&2``. Everything else is not found.
     """
 
     def __init__(self, spec: dict[str, Any]) -> None:
@@ -32,8 +32,7 @@ class FakeExec:
         """Wire form of the error, when its sandbox ended first."""
         self.acked = False
         self.changed = asyncio.Event()
-        words = spec["argv"] if spec["programs"] is None else spec["argv"][2].split()
-        self.words: list[bytes] = list(words) or [b"true"]
+        self.words: list[bytes] = list(spec["argv"]) if spec["programs"] is None else _line(spec["argv"][2])
         if self.words[0] not in _PROGRAMS:
             raise ExecutableNotFound(f"no such program: {self.words[0]!r}", path=self.words[0].decode())
 
@@ -125,6 +124,11 @@ class FakeExec:
             "stderr_total": len(self.output[STDERR]),
             "end": self.end,
         }
+
+
+def _line(script: bytes) -> list[bytes]:
+    words = script.split() or [b"true"]
+    return [b"err", *words[1:-1]] if words[0] == b"echo" and words[-1] == b">&2" else words
 
 
 _PROGRAMS = frozenset({b"true", b"false", b"echo", b"err", b"exit", b"cat", b"bytes", b"env", b"pwd", b"sleep"})

@@ -22,21 +22,22 @@ class FakeSession:
         self.cancelled: set[str] = set()
         self._running: dict[str, asyncio.Event] = {}
 
-    async def run(self, run_id: str, script: bytes) -> dict[str, Any]:
+    async def run(self, run_id: str, script: bytes, *, merged: bool = False) -> dict[str, Any]:
         """RunEnd of a run, which is begun unless it is known. Raises Conflict when the shell has ended."""
         if run_id not in self.ends and run_id not in self._running:
             if self.shell.is_over:
                 raise Conflict("the session is closed", phase="session")
-            await self._begin(run_id, script)
+            await self._begin(run_id, script, merged)
         elif run_id in self._running:
             await self._running[run_id].wait()
         return self.ends[run_id]
 
-    async def _begin(self, run_id: str, script: bytes) -> None:
+    async def _begin(self, run_id: str, script: bytes, merged: bool) -> None:
         start = {channel: len(self.shell.output[channel]) for channel in (STDOUT, STDERR)}
         self._running[run_id] = asyncio.Event()
         self.scripts.append(script)
-        program = FakeExec({"exec_id": run_id, "argv": script.split(), "programs": None, "stdin": False, "env": []})
+        spec = {"exec_id": run_id, "argv": [b"", b"-c", script], "programs": [b"/bin/sh"], "stdin": False, "env": []}
+        program = FakeExec(spec | {"merge_stderr": merged})
         if script == b"sleep":
             await self._running[run_id].wait()
         program.run()
@@ -52,6 +53,7 @@ class FakeSession:
             "stderr_total": len(self.shell.output[STDERR]) - start[STDERR],
             "started_at": self.shell.started_at, "duration_ns": 1_000_000,
             "usage": {"cpu_ns": 500_000, "memory_peak_bytes": 1 << 20}, "closed": closed,
+            "merged": merged,
         }  # fmt: skip
         self._running.pop(run_id).set()
         if closed:

@@ -11,7 +11,7 @@ import msgspec
 from dsec.api import frames, ids
 from dsec.api.frames import STDERR, STDIN, STDOUT, Kind
 from dsec.backends.contract import Backend, FrameStream
-from dsec.backends.wire import ExecEnd, ExecSpec, SandboxSpec, answer
+from dsec.backends.wire import ExecEnd, ExecSpec, RunEnd, SandboxSpec, answer
 from dsec.errors import NotFound
 
 __all__ = ["Heard", "Subject", "listen"]
@@ -32,6 +32,11 @@ class Heard(msgspec.Struct):
     def exec_end(self) -> ExecEnd:
         """The end of an exec."""
         return answer(self.end, ExecEnd)
+
+    @property
+    def run_end(self) -> RunEnd:
+        """The end of a run in a session."""
+        return answer(self.end, RunEnd)
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +122,27 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         """Join an exec and hear it to its end; raises its error."""
         asked = {"sandbox_id": sandbox_id, "exec_id": exec_id, "mode": "collect", "credit": _CREDIT}
         return await listen(self.backend.stream("exec.attach", asked | params))
+
+    async def open_session(self, sandbox_id: str) -> str:
+        """The ID of a session of /bin/sh."""
+        spec = self.exec_spec(sandbox_id, "", programs=[b"/bin/sh"])
+        await listen(self.backend.stream("session.open", msgspec.structs.asdict(spec) | {"mode": "detach"}))
+        return spec.exec_id
+
+    async def run_in(self, sandbox_id: str, session_id: str, script: str, *, merge_stderr: bool = False) -> Heard:
+        """Run a line in a session to its end; raises its error."""
+        asked = {
+            "sandbox_id": sandbox_id,
+            "session_id": session_id,
+            "run_id": ids.exec_id(session_id, ids.new_key()),
+            "script": script.encode(),
+            "length": None,
+            "timeout_ms": None,
+            "grace_ms": 1000,
+            "max_output_bytes": _MIB,
+            "merge_stderr": merge_stderr,
+        }
+        return await listen(self.backend.stream("session.run", asked))
 
 
 async def listen(stream: FrameStream) -> Heard:

@@ -66,6 +66,21 @@ async def test_a_key_is_one_session_and_one_run(world: World) -> None:
         assert scripts == [b"echo a", b"echo b"]
 
 
+async def test_merging_is_part_of_a_run(world: World) -> None:
+    """It is passed on, and told again; the same key without it is another run."""
+    async with world.edge() as (_, api), api.socket() as socket:
+        made = await api.create()
+        session_id = await opened(socket, made["id"])
+        names = {"sandbox_id": made["id"], "session_id": session_id, "key": "k", "script": b"echo a >&2"}
+        for _ in range(2):
+            stream = await socket.open("session.run", **names, merge_stderr=True)
+            while (frame := await socket.frame())[1] != frames.Kind.END:
+                pass
+            assert frame[0] == stream
+            assert (frame[2]["merged"], frame[2]["stdout_total"], frame[2]["stderr_total"]) == (True, 2, 0)
+        assert isinstance(await failing(socket.result(await socket.open("session.run", **names))), Conflict)
+
+
 async def test_results_outlive_edge_session_and_sandbox(world: World) -> None:
     """After a crash of the edge, the end of the shell and the stop of the sandbox a run's result is still found."""
     async with world.edge() as (_, api), api.socket() as socket:

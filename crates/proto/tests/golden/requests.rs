@@ -255,6 +255,7 @@ fn sessions() {
         timeout_ms: Some(1500),
         grace_ms: 2000,
         max_output_bytes: 10 << 20,
+        merge_stderr: true,
     };
     let long = SessionRun {
         script: None,
@@ -291,6 +292,7 @@ fn sessions() {
             memory_peak_bytes: 6,
         },
         closed: true,
+        merged: true,
     };
     compare(
         "sessions.json",

@@ -51,6 +51,9 @@ pub struct Run {
     pub older: Vec<(i32, u64)>,
     /// Why it is being interrupted, and when that gets serious.
     pub stopping: Option<(String, u64)>,
+    /// Its standard error is the descriptor of its standard output.
+    #[serde(default)]
+    pub merged: bool,
 }
 
 /// Counters of the session's exec, to be compared at the end of each run.
@@ -196,6 +199,7 @@ mod tests {
             grace_ns: 3,
             older: vec![(4, 5)],
             stopping: None,
+            merged: true,
         }
     }
 
@@ -215,6 +219,7 @@ mod tests {
             duration_ns: 2,
             usage: Default::default(),
             closed: false,
+            merged: false,
         }
     }
 
@@ -257,5 +262,6 @@ mod tests {
         assert!(state.cancelled.contains("never") && state.ended.contains_key("one"));
         let current = state.current.expect("a run is under way");
         assert_eq!(current.stopping, Some(("timeout".into(), 9)));
+        assert!(current.merged);
     }
 }

@@ -154,6 +154,7 @@ fn note(node: &Node, exec: &Exec, session: &Session, run: &Run, how: How) {
             memory_peak_bytes,
         },
         closed: how.closed,
+        merged: run.merged,
     };
     let entry = Entry::Ended { end, counters };
     fault!("runtime.run.told");
@@ -190,6 +191,7 @@ pub fn unrun(session: &Session, run_id: &str) -> RunEnd {
         duration_ns: 0,
         usage: ExecUsage::default(),
         closed: false,
+        merged: false,
     }
 }
 

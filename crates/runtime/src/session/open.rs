@@ -118,7 +118,7 @@ pub fn take_up(node: &Rc<Node>, exec: &Rc<Exec>, object: &Object, pipes: Vec<Own
     }
     let state = session.state.borrow();
     if let Some(run) = &state.current {
-        session.say(&shell::lines(run.number, state.last));
+        session.say(&shell::lines(run.number, state.last, run.merged));
         stop::arm(node, exec, &session, run);
     }
     drop(state);

@@ -207,13 +207,14 @@ fn give(
         grace_ns: asked.grace_ms * 1_000_000,
         older: older(exec, session),
         stopping: None,
+        merged: asked.merge_stderr,
     };
     let timeout_at = run.timeout_at;
     session.killed.set(false);
     session.returned.set(false);
     session.note(Entry::Begun(run))?;
     fault!("runtime.run.begun");
-    session.say(&shell::lines(number, last));
+    session.say(&shell::lines(number, last, asked.merge_stderr));
     fault!("runtime.run.said");
     if let Some(at) = timeout_at {
         node.set_timer(Timer::RunTimeout(exec.id.clone()), at);

@@ -27,20 +27,22 @@ __dsec_n=0 __dsec_s=0 __dsec_in= __dsec_stop=
 if [ -n "${BASH_VERSION-}" ]; then trap '[ ${#BASH_SOURCE[@]} -gt 1 ] && { __dsec_stop=1; shopt -s extdebug; set -T; trap '\''{ [ ${#BASH_SOURCE[@]} -lt 2 ] || [ x -eq 0 ]; } 2>/dev/null'\'' DEBUG; } 2>/dev/null' URG; else trap '[ "$__dsec_in" ] && { . /dev/null/none; } 2>/dev/null' URG; fi
 "#;
 
-/// The lines of a run. `last`: the status of the run before, which `$?` begins with.
+/// The lines of a run. `last`: the status of the run before, which `$?` begins with. `merged`: standard error is the
+/// descriptor of standard output meanwhile, the sourcing's own messages included.
 ///
 /// What is not the script's is quiet under `set -x`, but for the sourcing itself.
 #[must_use]
-pub fn lines(number: u64, last: i32) -> String {
+pub fn lines(number: u64, last: i32, merged: bool) -> String {
     let before = if last == 0 {
         String::new()
     } else {
         format!("(exit {last}); ")
     };
+    let (open, close) = if merged { ("{ ", "; } 2>&1") } else { ("", "") };
     format!(
         "{{ case ${{__dsec_n-}} in {number}) __dsec_f=/dev/null;; \
          *) __dsec_n={number} __dsec_f=/proc/self/fd/{SCRIPT} __dsec_in=1;; esac; }} 2>/dev/null; \
-         {before}command . \"$__dsec_f\"\n\
+         {open}{before}command . \"$__dsec_f\"{close}\n\
          {{ __dsec_t=$?; __dsec_in=; \
          case $__dsec_stop in 1) trap - DEBUG; shopt -u extdebug; set +T; __dsec_stop=;; esac; \
          case $__dsec_f in /dev/null) ;; *) __dsec_s=$__dsec_t;; esac; \
@@ -98,7 +100,7 @@ mod tests {
     /// Both lines fit what a pipe takes as a whole.
     #[test]
     fn lines_are_atomic() {
-        let lines = lines(u64::MAX, 255);
+        let lines = lines(u64::MAX, 255, true);
         assert!(lines.len() < libc::PIPE_BUF);
         assert_eq!(lines.matches('\n').count(), 2);
     }
