@@ -89,8 +89,8 @@ class DsecEnvironment:
         limit = timeout or self.config.timeout
         try:
             result = self.sandbox.exec(
-                "/bin/sh", "-c", 'exec "$@" 2>&1', "sh", *self.config.interpreter, action.get("command", ""),
-                cwd=cwd or self.config.cwd, env=self._environment(), timeout_s=limit, grace_s=0,
+                *self.config.interpreter, action.get("command", ""), cwd=cwd or self.config.cwd,
+                env=self._environment(), timeout_s=limit, grace_s=0, merge_stderr=True,
             )  # fmt: skip
         except (CommandError, InvalidArgument) as error:
             if isinstance(error, InvalidArgument) and error.phase not in ("user", "cwd"):

@@ -137,12 +137,10 @@ class DsecRuntime(AbstractRuntime):
         """
         words = [command.command] if isinstance(command.command, str) else command.command
         argv = ["/bin/sh", "-c", *words] if command.shell else words
-        if command.merge_output_streams:
-            argv = ["/bin/sh", "-c", 'exec "$@" 2>&1', "sh", *argv]
         result = await apart(
             self.sandbox.exec(
                 *argv, env=command.env, cwd=await self._absolute(command.cwd), timeout_s=command.timeout, grace_s=0,
-                max_output_bytes=_MOST_OUTPUT,
+                merge_stderr=command.merge_output_streams, max_output_bytes=_MOST_OUTPUT,
             )
         )  # fmt: skip
         if result.ended is Ended.TIMEOUT:

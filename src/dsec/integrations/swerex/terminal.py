@@ -6,7 +6,6 @@ import asyncio
 import codecs
 import contextlib
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -15,8 +14,8 @@ from dsec.errors import CommandError
 
 __all__ = ["ShellEnded", "Terminal"]
 
-_AT_A_TERMINAL = ("script", "--quiet", "--flush", "--command")
-"""Makes the terminal inside the sandbox, by util-linux."""
+_SIZE = dsec.Pty(24, 80)
+"""As SWE-ReX's own terminals have it."""
 _LONGEST_PROMPT = 80
 
 
@@ -37,7 +36,7 @@ class Terminal:
     @classmethod
     async def open(cls, sandbox: dsec.Sandbox, argv: Sequence[str], env: Mapping[str, str]) -> Self:
         """Start a program at a terminal of its own."""
-        return cls(await sandbox.spawn(*_AT_A_TERMINAL, shlex.join(argv), "/dev/null", env=env, stdin=dsec.PIPE))
+        return cls(await sandbox.spawn(*argv, env=env, pty=_SIZE))
 
     async def _read(self) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
