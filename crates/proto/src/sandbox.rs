@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::exec::ExecSpec;
-use crate::net::EndpointSpec;
+use crate::net::{EndpointCount, EndpointSpec};
 
 /// What a sandbox is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,6 +145,9 @@ pub struct SandboxEnd {
     pub proof: Proof,
     /// Unix time, seconds, when its disk is kept.
     pub kept_until: Option<f64>,
+    /// What its endpoints had done, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<EndpointCount>,
 }
 
 /// A sandbox as the runtime sees it.

@@ -111,6 +111,9 @@ pub struct SandboxTag {
     /// What its subvolume held in the end, when that is worth a word, before it is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_used: Option<u64>,
+    /// How many endpoints it has.
+    #[serde(default)]
+    pub endpoints: u8,
 }
 
 /// An exec.
@@ -260,6 +263,7 @@ mod tests {
             job: Some("j".repeat(64)),
             keep_ns: Some(u64::MAX),
             disk_used: Some(u64::MAX),
+            endpoints: 16,
         })
     }
 

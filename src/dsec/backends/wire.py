@@ -162,6 +162,7 @@ class SandboxEnd(msgspec.Struct, frozen=True, kw_only=True):
     usage: SandboxUse = SandboxUse()
     proof: Proof = Proof()
     kept_until: float | None = None
+    endpoints: list[EndpointCount] = []
 
 
 class SandboxFound(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ class _Answers:
         return json_answer({})
 
     async def endpoints(self, request: Request) -> Response:
-        record = self._core.running(request.path_params["id"])
+        record = self._core.find(request.path_params["id"])
         return json_answer({"endpoints": await self._ports.endpoints(record)})
 
     async def close(self, request: Request) -> Response:

@@ -53,9 +53,9 @@ class Ports:
         return [_info(record, port, token) for port, token in sorted(record.ports.items())] if record.is_live else []
 
     async def endpoints(self, record: SandboxRecord) -> list[EndpointInfo]:
-        """The endpoints and what they have done."""
-        if not record.endpoints:
-            return []
+        """The endpoints and what they have done; of a sandbox that has ended, what they had. Raises NodeError."""
+        if not record.endpoints or record.started_at is None or not record.is_live:
+            return endpoint_infos(record.endpoints, record.endpoint_counts)
         found = await self._core.backend.call("net.usage", {"sandbox_id": record.id})
         return endpoint_infos(record.endpoints, answer(found, NetUsage).endpoints)
 

@@ -18,7 +18,7 @@ from dsec.api.types import (
     StoryEntry,
     Usage,
 )
-from dsec.backends.wire import EndpointSpec, ExecEnd, ExecState, Proof, SandboxEnd, SandboxUse
+from dsec.backends.wire import EndpointCount, EndpointSpec, ExecEnd, ExecState, Proof, SandboxEnd, SandboxUse
 from dsec.edge import life
 from dsec.edge.admission import Whose
 from dsec.edge.demands import Demand
@@ -74,6 +74,8 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     """While its disk is kept."""
     used_to_keep: bool = False
     endpoints: list[EndpointSpec] = []
+    endpoint_counts: list[EndpointCount] = []
+    """What these had done in the end."""
     ports: dict[int, str] = {}
     """Exposed ones, with their tokens."""
     composed: list[list[str]] = []
@@ -120,7 +122,7 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
             return False
         self.story, self.ended_at, self.cause = story, story[-1].at, end.cause
         self.exit_code, self.use, self.proof = end.exit_code, end.usage, end.proof
-        self.kept_until = end.kept_until
+        self.kept_until, self.endpoint_counts = end.kept_until, end.endpoints
         return True
 
 

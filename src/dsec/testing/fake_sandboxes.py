@@ -71,6 +71,7 @@ class FakeSandboxes:
                 "usage": self.use(),
                 "proof": {"processes": 0, "waited_ns": 1000},
                 "kept_until": self.disks.get(sandbox_id, {}).get("kept_until"),
+                "endpoints": [{"requests": 3, "sent_bytes": 10}] if sandbox.spec.get("endpoints") else [],
             }
             gone = SandboxGone(f"the sandbox has ended: {cause}", sandbox_id=sandbox_id, cause=cause).to_wire()
             for each in sandbox.execs.values():

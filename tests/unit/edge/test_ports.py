@@ -89,6 +89,17 @@ async def test_endpoints_reach_the_runtime_with_the_create(world: World) -> None
         assert [(each["name"], each["requests"]) for each in listed] == [("llm", 3), ("judge", 0)]
 
 
+async def test_counts_outlive_their_sandbox(world: World) -> None:
+    """What endpoints had done is told with the end, and read from the record, by a later edge too."""
+    async with world.edge() as (_, api):
+        made = await api.create(endpoints=ENDPOINTS)
+        await api.call("POST", f"/v1/sandboxes/{made['id']}/stop", {})
+    async with world.edge() as (_, api):
+        listed = (await api.call("GET", f"/v1/sandboxes/{made['id']}/endpoints"))["endpoints"]
+        assert [(each["name"], each["requests"]) for each in listed] == [("llm", 3), ("judge", 0)]
+        assert world.runtime.called("net.usage") == []
+
+
 async def test_a_closed_endpoint_stays_closed(world: World) -> None:
     """Closing is recorded: the next edge says so again. An unknown name is not found."""
     async with world.edge() as (_, api):

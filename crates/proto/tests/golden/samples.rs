@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dsec_proto::net::EndpointSpec;
+use dsec_proto::net::{EndpointCount, EndpointSpec};
 use dsec_proto::runtime::*;
 use serde_bytes::ByteBuf;
 
@@ -90,6 +90,13 @@ pub fn sandbox_end() -> SandboxEnd {
             waited_ns: 250_000,
         },
         kept_until: None,
+        endpoints: vec![EndpointCount {
+            requests: 3,
+            refused: 1,
+            sent_bytes: 1 << 33,
+            received_bytes: 7,
+            connections: 0,
+        }],
     }
 }
 

@@ -154,24 +154,52 @@ pub fn told(node: &Node) -> Empty {
     Empty {}
 }
 
-/// The sandbox is being ended: everything is cut and let go. The keeper lets go with the sandbox.
+/// The sandbox is being ended: everything is cut and let go, but for the ledger. The keeper lets go with the sandbox.
 pub fn over(node: &Node, sandbox: &Sandbox) {
     let net = sandbox.net.take();
-    node.proxy.holds(-net.held());
+    node.proxy.holds(-(net.listeners.len() as i64));
     if !net.ports.is_empty() || !net.endpoints.is_empty() || net.inbound > 0 {
         node.proxy.say(Said::Drop {
             sandbox_id: sandbox.id.clone(),
         });
     }
     let mut last = sandbox.net.borrow_mut();
-    last.last = net.done().unwrap_or_else(|error| {
-        tracing::error!(sandbox_id = sandbox.id, "{}", error.message);
-        Vec::new()
-    });
-    for count in &mut last.last {
-        count.connections = 0;
-    }
     last.endpoints = net.endpoints;
+    last.ledger = net.ledger;
+}
+
+/// What its endpoints have done in all, now that nothing of the sandbox lives any more.
+pub async fn settle(node: &Node, sandbox: &Sandbox) -> Vec<EndpointCount> {
+    let count = usize::from(sandbox.tag.borrow().endpoints);
+    if count == 0 {
+        return Vec::new();
+    }
+    let ours = sandbox.net.borrow_mut().ledger.take();
+    node.proxy.holds(-i64::from(ours.is_some()));
+    let ledger = match ours {
+        Some(ledger) => Some(ledger),
+        // A former runtime had it, and the keeper has it still.
+        None => {
+            let call = Call::Fetch {
+                object_id: endpoints_object(&sandbox.id),
+            };
+            let fetched = node.keeper.call(call, &[]).await;
+            fetched.ok().and_then(|(_, mut held)| held.pop())
+        }
+    };
+    let read = ledger.map(|ledger| ledger::read(&ledger, count));
+    let mut counts = match read {
+        Some(Ok(counts)) => counts,
+        Some(Err(error)) => {
+            tracing::error!(sandbox_id = sandbox.id, "its ledger: {error}");
+            Vec::new()
+        }
+        // It was ended before it had any.
+        None => Vec::new(),
+    };
+    counts.resize_with(count, EndpointCount::default);
+    sandbox.net.borrow_mut().last.clone_from(&counts);
+    counts
 }
 
 /// Takes up the listeners of its endpoints from the keeper, where a former runtime left them, or makes them.

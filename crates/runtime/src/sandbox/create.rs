@@ -148,6 +148,7 @@ fn tag(spec: &SandboxSpec, slot: &Slot) -> SandboxTag {
         job: spec.job.clone(),
         keep_ns: None,
         disk_used: None,
+        endpoints: spec.endpoints.len() as u8,
     }
 }
 

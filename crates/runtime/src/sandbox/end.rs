@@ -181,6 +181,7 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
         })
         .await;
     fault!("runtime.stop.emptied");
+    let endpoints = net::settle(node, sandbox).await;
     let ended = sandbox.init_over.get().unwrap_or_else(sys::boottime);
     let execs = sandbox.execs(node);
     for exec in &execs {
@@ -211,6 +212,7 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
             waited_ns: ended.saturating_sub(killed),
         },
         kept_until: kept.map(sys::unix_time),
+        endpoints,
     }
 }
 

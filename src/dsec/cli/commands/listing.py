@@ -76,7 +76,8 @@ def inspect(
             sandbox = await client.get(name)
             info, entries = await sandbox.info(), await sandbox.story()
             if not story:
-                print_json({"info": info, "story": entries, "execs": await sandbox.execs()})
+                known = {"info": info, "story": entries, "execs": await sandbox.execs()}
+                print_json(known | {"endpoints": await sandbox.endpoints()})
             elif json:
                 print_json({"id": info.id, "story": entries})
             else:
@@ -167,11 +168,15 @@ def status(json: Json = False) -> None:
     facts = [("node", now.node), ("version", now.version), ("queued", str(now.queued))]
     facts += [(f"sandboxes {state}", str(count)) for state, count in sorted(now.sandboxes.items())]
     for name, there in sorted(now.capacity.items()):
-        facts.append((name, f"{now.requests.get(name, 0):g} of {there:g} requested"))
+        facts.append((name, f"{_amount(name, now.requests.get(name, 0))} of {_amount(name, there)} requested"))
     facts += [(f"part {part.get('name')}", _words(part)) for part in parts]
-    facts += [(name, str(value)) for name, value in sorted(now.stats.items())]
+    facts += [(name, _amount(name, value)) for name, value in sorted(now.stats.items())]
     facts += [(f"missing {one['name']}", str(one.get("lost", ""))) for one in now.features if not one.get("present")]
     print_facts(facts)
+
+
+def _amount(name: str, value: float) -> str:
+    return size(value) if name.endswith("_bytes") else f"{value:.12g}"
 
 
 def _words(part: dict[str, object]) -> str:
