@@ -91,7 +91,7 @@ def test_words_and_json(node: RunningNode, box: str, tmp_path: Path) -> None:
     """One line on standard error, none with -q, facts with --json; exactly one side is a sandbox's."""
     (tmp_path / "f").write_bytes(b"x" * 2048)
     done = dsec(node, "cp", str(tmp_path / "f"), f"{box}:/f")
-    assert done.stdout == b"" and done.stderr.startswith(b"Copied 1 entries, ")
+    assert done.stdout == b"" and done.stderr.startswith(b"Copied 1 entry, ")
     assert dsec(node, "cp", "-q", str(tmp_path / "f"), f"{box}:/f").stderr == b""
     told = json.loads(dsec(node, "cp", "--json", str(tmp_path / "f"), f"{box}:/f").stdout)
     assert told == {"bytes": 2048, "entries": 1, "skipped": 0}

@@ -68,6 +68,30 @@ def test_bytes_and_caps_are_exact(shared: dsec.sync.Sandbox, data: bytes, cap: i
         assert sum(len(piece) for _, piece in pieces) == cap
 
 
+@pytest.fixture
+def written(shared: dsec.sync.Sandbox) -> tuple[str, bytes]:
+    """The ID of an exec that has ended, and what it wrote to both its outputs."""
+    data = bytes(range(256)) * 300
+    shared.files.write("/tmp/data", data)
+    done = shared.exec("sh", "-c", "cat /tmp/data; cat /tmp/data >&2", check=True)
+    return done.exec_id, data
+
+
+@bounded
+@given(out=st.integers(0, 300 * 256), err=st.integers(0, 300 * 256))
+def test_offsets_of_readers_are_exact(
+    shared: dsec.sync.Sandbox, written: tuple[str, bytes], out: int, err: int
+) -> None:
+    """Whoever attaches at two offsets gets the rest of each output from there, byte for byte."""
+    exec_id, data = written
+    heard = {dsec.Stdout: b"", dsec.Stderr: b""}
+    for event in shared.attach(exec_id, offset=(out, err)).events():
+        if isinstance(event, dsec.Stdout | dsec.Stderr):
+            assert event.offset == (out if isinstance(event, dsec.Stdout) else err) + len(heard[type(event)])
+            heard[type(event)] += event.data
+    assert (heard[dsec.Stdout], heard[dsec.Stderr]) == (data[out:], data[err:])
+
+
 @bounded
 @given(data=st.binary(max_size=100_000), offset=st.integers(0, 120_000), limit=st.integers(0, 50_000))
 def test_offsets_of_files_are_exact(shared: dsec.sync.Sandbox, data: bytes, offset: int, limit: int) -> None:

@@ -152,3 +152,7 @@ async def test_a_stopped_sandbox_ends_its_execs_with_what_they_said(client: dsec
     assert gone.value.partial is not None and gone.value.partial.stdout == "said\n"
     with pytest.raises(dsec.SandboxGone):
         await sandbox.exec("true")
+    with pytest.raises(dsec.SandboxGone):
+        await running.poll()
+    (listed,) = [each for each in await sandbox.execs() if each.id == running.id]
+    assert listed.ended is None and listed.error is not None and listed.error["code"] == "sandbox_gone"

@@ -270,13 +270,17 @@ class ExecUsage(_Answer, frozen=True, kw_only=True):
 
 
 class ExecInfo(_Answer, frozen=True, kw_only=True):
-    """An exec, running (``ended`` None) or over. ``argv`` is text, undecodable bytes escaped."""
+    """An exec: over when it has ``ended`` or has an ``error`` (wire form: its sandbox ended first, or nobody knows).
+
+    ``argv`` is text, undecodable bytes escaped.
+    """
 
     id: str
     sandbox_id: str
     argv: list[str]
     started_at: float
     ended: Ended | None = None
+    error: dict[str, Any] | None = None
     exit_code: int | None = None
     signal: int | None = None
     stdout_total_bytes: int = 0

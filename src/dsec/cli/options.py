@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cpus", "DetachKeys", "Disk", "EndpointOption", "Env", "EnvFile", "IdleTimeout", "Interactive", "LabelOption",
-    "Lifetime", "Memory", "Name", "NetworkOption", "PidsLimit", "Pull", "SandboxRef", "SandboxRefs", "ShmSize",
-    "Toolkit", "Tty", "User", "Workdir", "Workspace", "sandbox_args",
+    "LabelsWanted", "Lifetime", "Memory", "Name", "NetworkOption", "PidsLimit", "Pull", "SandboxRef", "SandboxRefs",
+    "ShmSize", "Toolkit", "Tty", "User", "Workdir", "Workspace", "sandbox_args",
 ]  # fmt: skip
 
 Interactive = Annotated[bool, typer.Option("-i", "--interactive", help="Pass standard input on.")]
@@ -35,6 +35,9 @@ Disk = Annotated[str, typer.Option("--disk", metavar="SIZE", help="Limit of what
 PidsLimit = Annotated[int, typer.Option("--pids-limit", help="Most processes and threads.")]
 ShmSize = Annotated[str, typer.Option("--shm-size", metavar="SIZE", help="Size of /dev/shm.")]
 NetworkOption = Annotated[str, typer.Option("--network", help="none: the only one so far.")]
+LabelsWanted = Annotated[
+    list[str] | None, typer.Option("-l", "--label", metavar="K=V", help="All that have this label.")
+]
 LabelOption = Annotated[list[str] | None, typer.Option("-l", "--label", metavar="K=V", help="Set a label.")]
 Workspace = Annotated[str | None, typer.Option("--workspace", metavar="LAYER", help="workspace/NAME:VERSION.")]
 Toolkit = Annotated[list[str] | None, typer.Option("--toolkit", metavar="LAYER", help="toolkit/NAME:VERSION.")]

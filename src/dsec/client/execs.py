@@ -92,8 +92,10 @@ class Exec:
         return await self._sandbox._link().ask_patiently("GET", path, ExecInfo)
 
     async def poll(self) -> Exited | None:
-        """How it ended, or None while it runs."""
+        """How it ended, or None while it runs. Raises as ``wait`` does where it has no end of its own."""
         info = await self.info()
+        if info.error is not None:
+            raise error_from_wire(info.error)
         if info.ended is None:
             return None
         return Exited(

@@ -243,6 +243,7 @@ def exec_info(record: ExecRecord, state: ExecState | None = None) -> ExecInfo:
             sandbox_id=record.sandbox_id,
             argv=argv,
             started_at=record.started_at,
+            error=record.error,
             stdout_total_bytes=totals[0],
             stderr_total_bytes=totals[1],
             merge_stderr=record.merge_stderr,

@@ -102,6 +102,8 @@ async def test_stopping_the_sandbox_is_told_to_its_execs(world: World) -> None:
         assert (error.cause, error.fault) == ("stopped", "caller")
         error = await failing(socket.run(made["id"], b"true"))
         assert isinstance(error, SandboxGone)
+        (listed,) = (await api.call("GET", f"/v1/sandboxes/{made['id']}/execs"))["execs"]
+        assert (listed["ended"], listed["error"]["code"]) == (None, "sandbox_gone")
 
 
 async def test_results_are_read_after_the_end_of_the_sandbox(world: World) -> None:

@@ -66,7 +66,7 @@ def cp(
     if json:
         print_json({"bytes": done.bytes, "entries": done.entries, "skipped": done.skipped_count})
     elif not quiet and target != "-":
-        say(f"Copied {done.entries} entries, {size(done.bytes)}, to {target}")
+        say(f"Copied {done.entries} {'entry' if done.entries == 1 else 'entries'}, {size(done.bytes)}, to {target}")
 
 
 def split(text: str) -> tuple[str, str] | None:

@@ -34,7 +34,7 @@ def stop(
         str, typer.Option("-t", "--time", metavar="TIME", help="Grace before everything is killed.")
     ] = "0",
     all_: Annotated[bool, typer.Option("--all", help="All of your own.")] = False,
-    label: o.LabelOption = None,
+    label: o.LabelsWanted = None,
     keep: Annotated[
         str, typer.Option("--keep", help="disk: what it wrote stays, see `create --from-disk`.")
     ] = "nothing",

@@ -143,7 +143,8 @@ async def _one_of(sandbox: Sandbox, exec_id: str | None) -> ExecInfo:
         return await sandbox.attach(exec_id).info()
     known = await sandbox.execs()
     main = (await sandbox.info()).main_exec_id
-    found = [one for one in known if one.id == main] or [one for one in known if one.ended is None]
+    running = [one for one in known if one.ended is None and one.error is None]
+    found = [one for one in known if one.id == main] or running
     if len(found) != 1:
         raise InvalidArgument(
             f"the sandbox has no main process and {len(found) or 'no'} running exec{'s' * (len(found) != 1)}",
