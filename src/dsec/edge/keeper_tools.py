@@ -62,26 +62,21 @@ class KeeperTools:
         """See ``Tools.run``."""
         run_id = tool_id or f"{name}-{os.urandom(8).hex()}"
         self._mine.add(run_id)
+        goes_on = False
         try:
             async with asyncio.timeout(timeout_s):
                 end = await self._to_its_end(run_id, argv, log)
             result = self._result(run_id, end)
         except asyncio.CancelledError:
-            if not (self._leaving and tool_id is not None):
-                await self._end(run_id)
+            goes_on = self._leaving and tool_id is not None
             raise
         except TimeoutError:
-            await self._end(run_id)
             raise TimeoutError(f"{argv[0]} ({name}) did not end within {timeout_s:g} s") from None
         except ExecutableNotFound:
-            await self._end(run_id)
             raise not_installed(name, argv) from None
-        except BaseException:
-            await self._end(run_id)
-            raise
         finally:
-            self._mine.discard(run_id)
-        await self._end(run_id)
+            if not goes_on:
+                await self._end(run_id)
         if result.exit_code == NOT_FOUND:
             raise not_installed(name, argv)
         return result
@@ -130,6 +125,8 @@ class KeeperTools:
                 await asyncio.shield(self._kill_and_forget(run_id))
         except (DSecError, TimeoutError) as error:
             _log.warning("a tool could not be ended", tool_id=run_id, error=str(error))
+        finally:
+            self._mine.discard(run_id)
 
     async def _kill_and_forget(self, run_id: str) -> None:
         await self._link.call("tool.kill", {"tool_id": run_id})
