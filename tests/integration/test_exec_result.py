@@ -229,3 +229,15 @@ async def until_exists(sandbox: dsec.Sandbox, path: str) -> None:
     """Return when the file is there; the waiting is the sandbox's own."""
     result = await sandbox.run_shell(f"while ! [ -e {path} ]; do sleep 0.02; done", timeout_s=20)
     assert result.ok
+
+
+async def test_a_kill_outruns_a_fork_bomb(client: dsec.DSecClient) -> None:
+    """Processes that fork as fast as they can, in sessions of their own, are all gone when kill returns."""
+    bomb = "import os\nif os.fork(): print('lit', flush=True)\nos.setsid() if os.getpid() != os.getsid(0) else 0\n"
+    bomb += "while True:\n    try: os.fork()\n    except OSError: pass\n"
+    async with client.sandbox(IMAGE, pids=300) as sandbox:
+        running = await sandbox.spawn("python3", "-c", bomb)
+        assert await anext(running.lines()) == "lit"
+        await running.kill(grace_s=0)
+        assert (await running.wait()).ended == "cancelled"
+        assert (await sandbox.run_shell("pgrep -c python3")).stdout == "0\n"
