@@ -3,6 +3,7 @@
 pub mod counted;
 mod running;
 pub mod transfer;
+mod who;
 
 use std::rc::Rc;
 
@@ -18,7 +19,7 @@ use crate::check;
 use crate::connection::Stream;
 use crate::node::Node;
 pub use running::LEAVE;
-use running::{Running, Side, Who};
+use running::{Running, Side};
 
 /// Largest file that can be written: beyond it the disk limit would be in the way anyway.
 const MAX_LENGTH: u64 = 1 << 44;
@@ -43,13 +44,7 @@ pub async fn read(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
             limit: asked.limit,
             output,
         };
-        let who = Who {
-            sandbox_id: &asked.sandbox_id,
-            path: &asked.path,
-            user: &asked.user,
-            cwd: asked.cwd.as_ref().map(|path| path.as_slice()),
-        };
-        let running = Running::begin(node, who, Side::Reads, operation).await?;
+        let running = Running::begin(node, &asked, Side::Reads, operation).await?;
         Ok((running, asked.offset, asked.credit.get(&1).copied()))
     };
     if let Some(result) = streamed(begun.await, stream).await {
@@ -90,14 +85,8 @@ pub async fn write(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
             length: asked.length,
             input,
         };
-        let who = Who {
-            sandbox_id: &asked.sandbox_id,
-            path: &asked.path,
-            user: &asked.user,
-            cwd: asked.cwd.as_ref().map(|path| path.as_slice()),
-        };
         Ok((
-            Running::begin(node, who, Side::Writes, operation).await?,
+            Running::begin(node, &asked, Side::Writes, operation).await?,
             asked.length,
         ))
     };
@@ -132,14 +121,8 @@ pub async fn call(node: &Rc<Node>, params: &[u8]) -> WireResult<FileCalled> {
     if mode > 0o7777 {
         return Err(WireError::invalid("mode is out of range").with("field", "mode"));
     }
-    let who = Who {
-        sandbox_id: &asked.sandbox_id,
-        path: asked.call.path(),
-        user: &asked.user,
-        cwd: asked.cwd.as_ref().map(|path| path.as_slice()),
-    };
     let operation = |_| FileOp::Call(asked.call.clone());
-    let report = Running::begin(node, who, Side::Neither, operation)
+    let report = Running::begin(node, &asked, Side::Neither, operation)
         .await?
         .finish()
         .await?;
@@ -158,13 +141,7 @@ pub async fn list(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
             depth: asked.depth,
             output,
         };
-        let who = Who {
-            sandbox_id: &asked.sandbox_id,
-            path: &asked.path,
-            user: &asked.user,
-            cwd: asked.cwd.as_ref().map(|path| path.as_slice()),
-        };
-        let running = Running::begin(node, who, Side::Reads, operation).await?;
+        let running = Running::begin(node, &asked, Side::Reads, operation).await?;
         Ok((running, 0, asked.credit.get(&1).copied()))
     };
     if let Some(result) = streamed(begun.await, stream).await {
@@ -184,12 +161,6 @@ pub async fn watch(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
             recursive: asked.recursive,
             output,
         };
-        let who = Who {
-            sandbox_id: &asked.sandbox_id,
-            path: &asked.path,
-            user: &asked.user,
-            cwd: asked.cwd.as_ref().map(|path| path.as_slice()),
-        };
         let watches = node.watches.get(&asked.sandbox_id);
         if watches >= MAX_WATCHES {
             return Err(WireError::new(
@@ -199,7 +170,7 @@ pub async fn watch(node: &Rc<Node>, params: &[u8], stream: &mut Stream) {
             .about(&asked.sandbox_id));
         }
         let counted = node.watches.count(&asked.sandbox_id);
-        let running = Running::begin(node, who, Side::Reads, operation).await?;
+        let running = Running::begin(node, &asked, Side::Reads, operation).await?;
         Ok(((running, 0, asked.credit.get(&1).copied()), counted))
     };
     let (begun, _counted) = match begun.await {

@@ -14,6 +14,7 @@ use tokio::io::Interest;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::who::{Asked, Who};
 use crate::check;
 use crate::connection::{Input, Stream};
 use crate::exec::errors_of;
@@ -30,18 +31,6 @@ use crate::tag::{sandbox_object, Tag};
 const CREDIT: u64 = 1 << 20;
 /// How long an operation that nobody waits for may take to put things away.
 pub const LEAVE: Duration = Duration::from_secs(2);
-
-/// In whose name, and on what.
-pub struct Who<'a> {
-    /// The sandbox.
-    pub sandbox_id: &'a str,
-    /// The path that errors name.
-    pub path: &'a [u8],
-    /// As in `ExecSpec`.
-    pub user: &'a str,
-    /// Absolute; `None` is /.
-    pub cwd: Option<&'a [u8]>,
-}
 
 /// What the child does with its end of the pipe.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,10 +62,11 @@ impl Running {
     /// Starts it; its file has been opened and checked when this returns.
     pub async fn begin(
         node: &Rc<Node>,
-        who: Who<'_>,
+        asked: &impl Asked,
         side: Side,
         operation: impl FnOnce(FdIndex) -> FileOp,
     ) -> WireResult<Self> {
+        let who = asked.who();
         check::path("path", who.path, false)?;
         check::user(who.user)?;
         who.cwd

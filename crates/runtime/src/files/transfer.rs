@@ -15,7 +15,7 @@ use dsec_session::plan::{self, FileOp};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::running::{Running, Side, Who};
+use super::running::{Running, Side};
 use crate::connection::{Input, Stream};
 use crate::node::Node;
 
@@ -104,12 +104,6 @@ fn unknown(asked: &Transfer) -> WireError {
 }
 
 async fn begin(node: &Rc<Node>, kind: TransferKind, asked: &Transfer) -> WireResult<Running> {
-    let who = Who {
-        sandbox_id: &asked.sandbox_id,
-        path: &asked.path,
-        user: &asked.user,
-        cwd: asked.cwd.as_ref().map(|path| path.as_slice()),
-    };
     let running = match kind {
         TransferKind::Upload => {
             let operation = |input| FileOp::Unpack {
@@ -118,7 +112,7 @@ async fn begin(node: &Rc<Node>, kind: TransferKind, asked: &Transfer) -> WireRes
                 owners: asked.owners,
                 input,
             };
-            let running = Running::begin(node, who, Side::Writes, operation).await?;
+            let running = Running::begin(node, asked, Side::Writes, operation).await?;
             fault!("runtime.upload.begun");
             running
         }
@@ -133,7 +127,7 @@ async fn begin(node: &Rc<Node>, kind: TransferKind, asked: &Transfer) -> WireRes
                 name,
                 output,
             };
-            let running = Running::begin(node, who, Side::Reads, operation).await?;
+            let running = Running::begin(node, asked, Side::Reads, operation).await?;
             fault!("runtime.download.begun");
             running
         }
