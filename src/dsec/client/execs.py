@@ -13,7 +13,7 @@ from dsec.client.following import Event, Following
 from dsec.client.results import ExecResult, Exited, Stderr, Stdout
 from dsec.client.running import ExecRequest, Run
 from dsec.client.stdin import Stdin
-from dsec.errors import InvalidArgument
+from dsec.errors import InvalidArgument, error_from_wire
 
 if TYPE_CHECKING:
     from dsec.client.sandbox import Sandbox
