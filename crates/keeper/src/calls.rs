@@ -12,7 +12,11 @@ use rustix::process::{Pid, Signal};
 use crate::connections::{refusal, Asker, Role};
 use crate::keeper::Keeper;
 use crate::objects::{Object, State};
+use crate::process;
 use crate::spawning::{check_name, descriptor, Spawn};
+
+/// Objects that are forgotten before their memory goes back to the kernel: every child is cloned with a copy of the heap.
+const RELEASED_MOST: usize = 1024;
 
 type Answered = Result<Answer, Refusal>;
 
@@ -205,6 +209,11 @@ impl Keeper {
             self.objects.by_id.remove(object_id);
         }
         fault!("keeper.ack.forgotten");
+        self.objects.released += object_ids.len();
+        if self.objects.released >= RELEASED_MOST {
+            self.objects.released = 0;
+            process::trim_heap();
+        }
         Ok(Answer::Done)
     }
 

@@ -72,6 +72,8 @@ impl Object {
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     pub(crate) by_id: BTreeMap<String, Object>,
+    /// How many were forgotten since the heap was trimmed.
+    pub(crate) released: usize,
 }
 
 impl Objects {

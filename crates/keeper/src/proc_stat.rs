@@ -1,5 +1,8 @@
 //! The flags of a process in `/proc/PID/stat`, which a zombie still has.
 
+use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
+
 /// Forked but never executed.
 const PF_FORKNOEXEC: u64 = 0x40;
 /// On its way out.
@@ -13,7 +16,20 @@ fn flags(pid: i32) -> Option<u64> {
 
 /// Whether the process, dead or alive but not reaped, has executed a program since it was forked.
 pub(crate) fn has_executed(pid: i32) -> bool {
+    // One call says it of most: a fork has its parent's program until it has another, and none when it is dying.
+    static OURS: OnceLock<Option<(u64, u64)>> = OnceLock::new();
+    let ours = *OURS.get_or_init(|| program("self"));
+    let its = program(&pid.to_string());
+    if its.is_some() && ours.is_some() && its != ours {
+        return true;
+    }
     flags(pid).is_some_and(|flags| flags & PF_FORKNOEXEC == 0)
+}
+
+/// Device and inode.
+fn program(process: &str) -> Option<(u64, u64)> {
+    let file = std::fs::metadata(format!("/proc/{process}/exe")).ok()?;
+    Some((file.dev(), file.ino()))
 }
 
 /// Whether the process is dead or dying.

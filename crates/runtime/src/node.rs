@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, Notify, Semaphore};
 
 use crate::config::Config;
 use crate::exec::Exec;
-use crate::groups::Layout;
+use crate::groups::{warm, Layout, Warm};
 use crate::keeper::Keeper;
 use crate::kernel::btrfs::Pool;
 use crate::net::link::ProxyLink;
@@ -59,6 +59,8 @@ pub struct Node {
     pub execs: RefCell<HashMap<String, Rc<Exec>>>,
     /// Execs on their way into their sandboxes: each has a dozen descriptors open until its program runs.
     pub launches: Semaphore,
+    /// Groups of those whose files are open.
+    pub warm: Warm,
     /// Descriptors of those that are not released.
     pub held: Cell<u64>,
     /// Kills that came before their exec: (sandbox, exec).
@@ -172,7 +174,9 @@ impl Node {
     /// # Errors
     /// `capacity`.
     pub fn has_descriptors(&self, more: u64) -> WireResult<()> {
-        if self.descriptors() + more + SPARE_DESCRIPTORS > self.descriptor_limit {
+        if self.descriptors() + more + SPARE_DESCRIPTORS + warm::reserved(self.descriptor_limit)
+            > self.descriptor_limit
+        {
             return Err(
                 WireError::new("capacity", "the descriptors of this node are used up")
                     .in_phase("descriptors"),

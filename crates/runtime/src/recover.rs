@@ -101,7 +101,7 @@ fn take_up_sandbox(
     numbers
         .iter()
         .filter(|index| !used.contains(index))
-        .for_each(|index| sandbox.give_leaf(*index));
+        .for_each(|index| sandbox.give_leaf(&node.pool, *index));
     sandbox.began(object.started_ns);
     sandbox.paused.set(sandbox.groups.is_frozen());
     sandbox.arm(node);
@@ -143,7 +143,7 @@ async fn take_up(node: &Rc<Node>, object: &Object, known: &HashSet<&str>) -> boo
         Some(Tag::File { sandbox_id, leaf }) => {
             // Whoever waited for it has lost the connection with the former runtime.
             if let Ok(sandbox) = node.sandbox(&sandbox_id) {
-                leave_in_time(&sandbox, leaf);
+                leave_in_time(node, &sandbox, leaf);
             }
             false
         }
@@ -262,8 +262,8 @@ async fn take_up_stdin(node: &Rc<Node>, exec: &Rc<Exec>) {
 }
 
 /// A file operation without a client puts away what it had begun, as its pipe has ended; one that does not is killed.
-fn leave_in_time(sandbox: &Rc<Sandbox>, leaf: u16) {
-    let sandbox = Rc::clone(sandbox);
+fn leave_in_time(node: &Rc<Node>, sandbox: &Rc<Sandbox>, leaf: u16) {
+    let (node, sandbox) = (Rc::clone(node), Rc::clone(sandbox));
     tokio::task::spawn_local(async move {
         let leaf_of = sandbox.groups.leaf(leaf);
         let left = tokio::time::timeout(crate::files::LEAVE, poll::until_empty(&leaf_of.v2));
@@ -272,7 +272,7 @@ fn leave_in_time(sandbox: &Rc<Sandbox>, leaf: u16) {
             let _ = poll::until_empty(&leaf_of.v2).await;
         }
         if sandbox.gone().is_none() {
-            sandbox.give_leaf(leaf);
+            sandbox.give_leaf(&node.pool, leaf);
         }
     });
 }

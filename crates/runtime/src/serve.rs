@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, Notify, Semaphore};
 
 use crate::config::Config;
 use crate::ending::{Ending, Reason};
-use crate::groups::Layout;
+use crate::groups::{Layout, Warm};
 use crate::keeper::{Keeper, Notice};
 use crate::kernel::{mounts, namespaces, poll, seccomp, sys};
 use crate::net::link::{self, ProxyLink};
@@ -157,6 +157,7 @@ async fn node(
         sandboxes: RefCell::default(),
         execs: RefCell::default(),
         launches: Semaphore::new(LAUNCHES),
+        warm: Warm::default(),
         held: Cell::new(0),
         cancelled: RefCell::default(),
         timers: RefCell::default(),

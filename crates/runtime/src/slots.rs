@@ -36,6 +36,8 @@ pub struct Slots {
     /// By number, with the slot itself if it is kept.
     used: RefCell<HashMap<u32, Option<Slot>>>,
     lent: Cell<usize>,
+    /// Those of `free` that were kept: asked for by every exec, so not counted each time.
+    returned: Cell<usize>,
     wanted: Notify,
     closed: Cell<bool>,
     taken_at: Cell<Instant>,
@@ -60,6 +62,7 @@ impl Slots {
             ready: RefCell::default(),
             used: RefCell::new(used.into_iter().map(|index| (index, None)).collect()),
             lent: Cell::new(0),
+            returned: Cell::new(0),
             wanted: Notify::new(),
             closed: Cell::new(false),
             taken_at: Cell::new(Instant::now()),
@@ -101,6 +104,9 @@ impl Slots {
     async fn one(&self) -> io::Result<Slot> {
         let next = self.free.borrow_mut().pop_front();
         let (index, former) = next.ok_or_else(|| io::Error::other("all ID ranges are in use"))?;
+        if former.is_some() {
+            self.returned.set(self.returned.get() - 1);
+        }
         let (start, groups) = (self.block.range(index), self.layout.slot(index));
         let made = self.workers.run(move || match former {
             Some(slot) => slot.renew(),
@@ -159,6 +165,7 @@ impl Slots {
         };
         if slot.is_some() {
             self.lent.set(self.lent.get() - 1);
+            self.returned.set(self.returned.get() + 1);
         }
         self.free.borrow_mut().push_front((index, slot));
         self.wanted.notify_one();
@@ -167,13 +174,8 @@ impl Slots {
     /// Descriptors that slots hold open.
     #[must_use]
     pub fn descriptors(&self) -> u64 {
-        let returned = self
-            .free
-            .borrow()
-            .iter()
-            .filter(|(_, slot)| slot.is_some())
-            .count();
-        (self.ready.borrow().len() + self.lent.get() + returned) as u64 * slot::DESCRIPTORS
+        let kept = self.ready.borrow().len() + self.lent.get() + self.returned.get();
+        kept as u64 * slot::DESCRIPTORS
     }
 
     /// (ready, used).
@@ -190,5 +192,6 @@ impl Slots {
         tokio::task::yield_now().await;
         self.ready.borrow_mut().clear();
         self.free.borrow_mut().clear();
+        self.returned.set(0);
     }
 }

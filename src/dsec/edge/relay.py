@@ -33,8 +33,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _MOST_QUEUED = 1 << 20
 _COMMIT_S = 5.0
-_TOGETHER_S = 0.03
-"""How long the news that a program has begun may wait for its end, where the client waits for the end only."""
 RESTART, PROTOCOL, UNREADABLE = 1012, 1002, 1003
 
 
@@ -52,7 +50,6 @@ class Relay:
         self._send = send
         self._openings: dict[int, Opening | FileOpening] = {}
         self._told: dict[int, Told] = {}
-        self._begun: dict[int, bytes] = {}
         self._joining = frames.Joining()
         self._held: set[asyncio.Task[None]] = set()
         self._out: deque[bytes] = deque()
@@ -218,11 +215,6 @@ class Relay:
 
     def _from_runtime(self, frame: bytes) -> None:
         stream, kind = frames.peek(frame)
-        if kind == Kind.ITEM and stream not in self._begun and self._collects(stream):
-            self._begun[stream] = frame
-            asyncio.get_running_loop().call_later(_TOGETHER_S, self._put_begun, stream)
-            return
-        self._put_begun(stream)
         if kind in (Kind.END, Kind.ERROR):
             opening = self._openings.pop(stream, None)
             if opening is not None:
@@ -241,18 +233,6 @@ class Relay:
         starting[opening.exec_id] -= 1
         if not starting[opening.exec_id]:
             del starting[opening.exec_id]
-
-    def _collects(self, stream: int) -> bool:
-        """Whether the client takes all output at once: so it waits for the end, and for nothing before."""
-        opening = self._openings.get(stream)
-        if opening is None or opening.params.get("mode") != "collect":
-            return False
-        return all((opening.params.get("credit") or {0: 0}).values())
-
-    def _put_begun(self, stream: int) -> None:
-        frame = self._begun.pop(stream, None)
-        if frame is not None:
-            self._put(frame)
 
     def _over(self, frame: bytes, stream: int, kind: int, opening: Opening | FileOpening) -> None:
         """Commit the outcome before anybody is told; a recorded one is told in place of the runtime's."""

@@ -36,7 +36,7 @@ pub fn ended(node: &Rc<Node>, exec: &Rc<Exec>, end: Ended) {
     if exec.tag.borrow().cause.is_some() {
         let (node, exec) = (Rc::clone(node), Rc::clone(exec));
         tokio::task::spawn_local(async move {
-            kill_rest(&exec).await;
+            kill_rest(&node, &exec).await;
             pump::drain(&exec);
             conclude(&node, &exec, &end);
         });
@@ -46,8 +46,8 @@ pub fn ended(node: &Rc<Node>, exec: &Rc<Exec>, end: Ended) {
 }
 
 /// Everything in the group of an exec that was ended goes with it.
-async fn kill_rest(exec: &Exec) {
-    let leaf = exec.sandbox.groups.leaf(exec.tag.borrow().leaf);
+async fn kill_rest(node: &Node, exec: &Exec) {
+    let leaf = exec.leaf(node);
     if !leaf.is_empty() {
         exec.killed.set(true);
         let waited = async {
@@ -108,7 +108,7 @@ fn without_init(exec: &Exec) -> Option<String> {
 
 fn facts(node: &Node, exec: &Exec, end: &Ended) -> ExecEnd {
     let tag = exec.tag.borrow();
-    let leaf = exec.sandbox.groups.leaf(tag.leaf);
+    let leaf = exec.leaf(node);
     let (cpu_ns, memory_peak_bytes) = leaf.used();
     let ended = match (&tag.cause, end.signal) {
         (Some(cause), _) => cause.clone(),
@@ -138,9 +138,10 @@ fn facts(node: &Node, exec: &Exec, end: &Ended) -> ExecEnd {
 #[must_use]
 pub fn quota_hits(node: &Node, exec: &Exec, refused_before: u64) -> Vec<String> {
     let sandbox = exec.sandbox.tag.borrow();
-    let used = node.pool.used_by(sandbox.volume);
+    let leaf = exec.leaf(node);
+    let used = leaf.disk_used();
     let full = used.is_some_and(|used| used + BLOCK >= sandbox.disk_bytes);
-    let refused = exec.sandbox.groups.pids_refused() > refused_before;
+    let refused = leaf.pids_refused() > refused_before;
     let hits = [("disk", full), ("pids", refused)];
     hits.iter()
         .filter(|(_, hit)| *hit)
@@ -187,7 +188,7 @@ async fn settle_all(node: &Rc<Node>, execs: &[Rc<Exec>]) {
         if is_silent(exec) && !exec.is_running() {
             count(node, exec).await;
         }
-        if can_go(exec) {
+        if can_go(node, exec) {
             exec.release(node);
             going.push(exec);
         }
@@ -201,7 +202,7 @@ async fn settle_all(node: &Rc<Node>, execs: &[Rc<Exec>]) {
     for exec in going {
         if exec.sandbox.gone().is_none() {
             exec.sandbox
-                .give_back(exec.tag.borrow().leaf, exec.killed.get());
+                .give_back(&node.pool, exec.tag.borrow().leaf, exec.killed.get());
         }
     }
 }
@@ -213,11 +214,11 @@ fn is_silent(exec: &Exec) -> bool {
 }
 
 /// Whether the keeper may forget it. Processes that have closed their pipes and live on go with the sandbox.
-fn can_go(exec: &Exec) -> bool {
+fn can_go(node: &Node, exec: &Exec) -> bool {
     if !exec.acked.get() || !is_silent(exec) || exec.released.get() || exec.is_running() {
         return false;
     }
-    let leaf = exec.sandbox.groups.leaf(exec.tag.borrow().leaf);
+    let leaf = exec.leaf(node);
     exec.sandbox.gone().is_some() || leaf.is_empty()
 }
 

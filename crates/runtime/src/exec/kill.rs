@@ -34,7 +34,7 @@ pub async fn kill(node: &Rc<Node>, request: ExecKill) -> WireResult<()> {
                 terminate(node, &exec, "cancelled", request.grace_ms * 1_000_000).await;
             }
             exec.until(|exec| (!exec.is_running()).then_some(())).await;
-            rest(&exec).await
+            rest(node, &exec).await
         }
         (None, Some(_)) => Err(WireError::not_found(format!(
             "there is no exec {}",
@@ -66,11 +66,11 @@ async fn send(node: &Node, exec: &Exec, signal: i32) -> WireResult<()> {
 }
 
 /// A kill of an exec that has ended reaches what it left in the background.
-async fn rest(exec: &Exec) -> WireResult<()> {
+async fn rest(node: &Node, exec: &Exec) -> WireResult<()> {
     if exec.released.get() || exec.sandbox.gone().is_some() {
         return Ok(());
     }
-    let leaf = exec.sandbox.groups.leaf(exec.tag.borrow().leaf);
+    let leaf = exec.leaf(node);
     let broken = |error: std::io::Error| WireError::node("kill", error.to_string());
     if !leaf.is_empty() {
         exec.killed.set(true);
@@ -149,7 +149,7 @@ pub fn out_of_grace(node: &Rc<Node>, exec_id: &str) {
     let Some(exec) = node.execs.borrow().get(exec_id).cloned() else {
         return;
     };
-    let leaf = exec.sandbox.groups.leaf(exec.tag.borrow().leaf);
+    let leaf = exec.leaf(node);
     exec.killed.set(true);
     if let Err(error) = leaf.kill() {
         tracing::error!(exec_id, "kill: {error}");

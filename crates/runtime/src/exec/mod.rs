@@ -29,7 +29,7 @@ use dsec_proto::runtime::{ExecEnd, ExecState};
 use tokio::sync::Notify;
 
 use crate::check;
-use crate::groups::Baseline;
+use crate::groups::{Baseline, WarmLeaf};
 use crate::kernel::sys;
 use crate::node::Node;
 use crate::output::Log;
@@ -229,6 +229,14 @@ impl Exec {
             Phase::Ended(end) => end.exit_code,
             _ => None,
         }
+    }
+
+    /// Its group.
+    #[must_use]
+    pub fn leaf(&self, node: &Node) -> Rc<WarmLeaf> {
+        let leaf = self.sandbox.leaf(&node.pool, self.tag.borrow().leaf);
+        node.warm.used(&leaf, node.descriptor_limit);
+        leaf
     }
 
     /// Moves on and tells everybody.

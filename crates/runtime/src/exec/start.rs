@@ -10,7 +10,7 @@ use dsec_proto::runtime::{ExecEnd, ExecSpec, ExecUsage, RuntimeEvent};
 use tokio::sync::SemaphorePermit as Permit;
 
 use super::{ends, Exec, Phase};
-use crate::groups::{Baseline, Leaf};
+use crate::groups::{Baseline, WarmLeaf};
 use crate::keeper::Parcel;
 use crate::kernel::sys;
 use crate::node::Node;
@@ -116,20 +116,20 @@ async fn turn<'a>(node: &'a Node, exec: &'a Exec) -> Option<[Permit<'a>; 2]> {
 async fn enter(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec) -> WireResult<()> {
     let sandbox = node.live(&spec.sandbox_id)?;
     let (index, leaf) = sandbox
-        .take_leaf()
+        .take_leaf(&node.pool)
         .map_err(|error| WireError::node("groups", error.to_string()))?;
     {
         let mut tag = exec.tag.borrow_mut();
         tag.leaf = index;
         tag.baseline = Baseline {
             oom_kills: leaf.oom_kills(),
-            pids_refused: sandbox.groups.pids_refused(),
+            pids_refused: leaf.pids_refused(),
         };
     }
     fault!("runtime.exec.leaf");
     let launched = launch(node, exec, spec, &leaf).await;
     if launched.is_err() {
-        sandbox.give_leaf(index);
+        sandbox.give_leaf(&node.pool, index);
     }
     launched
 }
@@ -203,11 +203,17 @@ fn timeout_at(spec: &ExecSpec) -> Option<u64> {
     spec.timeout_ms.map(|ms| sys::boottime() + ms * 1_000_000)
 }
 
-async fn launch(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec, leaf: &Leaf) -> WireResult<()> {
+async fn launch(
+    node: &Rc<Node>,
+    exec: &Rc<Exec>,
+    spec: &ExecSpec,
+    leaf: &WarmLeaf,
+) -> WireResult<()> {
     let broken = |error: std::io::Error| WireError::node("exec", error.to_string());
     exec.tag.borrow_mut().timeout_at = timeout_at(spec);
     let mut parcel = Parcel::default();
-    let entry = entry(leaf, &mut parcel).map_err(broken)?;
+    let files = leaf.entry().map_err(broken)?;
+    let entry = entry(&files, &mut parcel);
     let ends = ends::pack(node, exec, spec, &mut parcel).map_err(broken)?;
     let entrant = Entrant {
         object_id: sandbox_object(&exec.sandbox.id),
@@ -273,7 +279,7 @@ async fn spawn_in_time(
     node: &Node,
     call: Call,
     parcel: &Parcel,
-    leaf: &Leaf,
+    leaf: &WarmLeaf,
 ) -> WireResult<(i32, u64)> {
     let mut spawned = std::pin::pin!(node.keeper.call(call, parcel.numbers()));
     let answer = match tokio::time::timeout(TO_BEGIN, spawned.as_mut()).await {

@@ -1,6 +1,7 @@
 //! An exec's output to one reader, live or after the end.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::frame::DEFAULT_CREDIT;
@@ -12,6 +13,9 @@ use crate::connection::{Input, Out, Stream};
 use crate::kernel::sys;
 use crate::node::Node;
 use crate::output::{self, Log, Read};
+
+/// How long the news that a program has begun may wait for its end.
+const TOGETHER: Duration = Duration::from_millis(30);
 
 /// How a reader wants the output.
 pub struct Wanted {
@@ -51,11 +55,13 @@ pub async fn collect_or_stream(
     if wanted.mode == Mode::Detach {
         return stream.out.finish(Ok(started)).await;
     }
-    stream.out.item(&started).await;
     let mut reader = Reader::new(node, exec, &wanted, stream.out.clone());
-    reader.grant().await;
+    let quiet = waits_for_the_end(exec, &wanted);
+    if !quiet {
+        stream.out.item(&started).await;
+    }
     let ended = match wanted.mode {
-        Mode::Collect => reader.wait(stream).await,
+        Mode::Collect => reader.wait(stream, quiet.then_some(&started)).await,
         _ => reader.live(stream).await,
     };
     let outcome = match ended {
@@ -84,6 +90,12 @@ pub async fn output_only(node: &Rc<Node>, exec: &Rc<Exec>, wanted: &Wanted, stre
         Some(Err(error)) => stream.out.finish::<Empty>(Err(error)).await,
         None => {} // the reader has left
     }
+}
+
+/// Whether the reader wants the end, and nothing before: it has given all credit at once, and there is nothing to send.
+fn waits_for_the_end(exec: &Exec, wanted: &Wanted) -> bool {
+    let all = [1, 2].map(|channel| wanted.credit.get(&channel).is_some_and(|most| *most > 0));
+    wanted.mode == Mode::Collect && all == [true; 2] && exec.stdin.borrow().is_none()
 }
 
 type Outcome = (WireResult<ExecEnd>, [u64; 2]);
@@ -188,7 +200,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Waits for the end. `None`: the reader has left.
-    async fn wait(&mut self, stream: &mut Stream) -> Option<WireResult<Outcome>> {
+    async fn wait(
+        &mut self,
+        stream: &mut Stream,
+        mut begun: Option<&Started>,
+    ) -> Option<WireResult<Outcome>> {
+        let mut late = std::pin::pin!(tokio::time::sleep(TOGETHER));
         loop {
             let mut told = std::pin::pin!(self.exec.changed.notified());
             told.as_mut().enable();
@@ -199,6 +216,7 @@ impl<'a> Reader<'a> {
             tokio::select! {
                 () = told => {}
                 input = stream.input.recv() => if let Err(error) = self.take(input?).await { return Some(Err(error)) },
+                () = &mut late, if begun.is_some() => if let Some(started) = begun.take() { self.out.item(started).await },
             }
         }
     }

@@ -18,7 +18,7 @@ use super::who::{Asked, Who};
 use crate::check;
 use crate::connection::{Input, Stream};
 use crate::exec::errors_of;
-use crate::groups::Leaf;
+use crate::groups::WarmLeaf;
 use crate::keeper::Parcel;
 use crate::kernel::{poll, sys};
 use crate::node::Node;
@@ -51,7 +51,7 @@ pub struct Running {
     path: Vec<u8>,
     object_id: String,
     index: u16,
-    leaf: Leaf,
+    leaf: Rc<WarmLeaf>,
     /// Our end, while it is open.
     pub pipe: Option<AsyncFd<OwnedFd>>,
     ended: oneshot::Receiver<Ended>,
@@ -76,7 +76,7 @@ impl Running {
         pause::go_on(node, &sandbox, "file")?;
         let broken = |error: std::io::Error| WireError::node("file", error.to_string());
         let (pipe, theirs) = piped(side).map_err(broken)?;
-        let (index, leaf) = sandbox.take_leaf().map_err(broken)?;
+        let (index, leaf) = sandbox.take_leaf(&node.pool).map_err(broken)?;
         let number = node.next_file.replace(node.next_file.get() + 1);
         let object_id = format!("file/{}/{}-{number}", sandbox.id, sys::boottime());
         let (told, ended) = oneshot::channel();
@@ -99,7 +99,7 @@ impl Running {
             }
             Err(error) => {
                 node.files.borrow_mut().remove(&running.object_id);
-                running.sandbox.give_leaf(index);
+                running.sandbox.give_leaf(&node.pool, index);
                 Err(error.about(who.sandbox_id))
             }
         }
@@ -112,10 +112,13 @@ impl Running {
         operation: impl FnOnce(FdIndex) -> FileOp,
     ) -> WireResult<()> {
         let mut parcel = Parcel::default();
+        let files = self
+            .leaf
+            .entry()
+            .map_err(|error| WireError::node("file", error.to_string()))?;
         let entrant = Entrant {
             object_id: sandbox_object(&self.sandbox.id),
-            entry: entry(&self.leaf, &mut parcel)
-                .map_err(|error| WireError::node("file", error.to_string()))?,
+            entry: entry(&files, &mut parcel),
             start: self.node.config.range(self.sandbox.tag.borrow().slot),
             user: who.user,
             cwd: who.cwd,
@@ -291,7 +294,7 @@ impl Running {
             if !self.leaf.is_empty() {
                 let _ = poll::until_empty(&self.leaf.v2).await;
             }
-            self.sandbox.give_leaf(self.index);
+            self.sandbox.give_leaf(&self.node.pool, self.index);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::layout::V1;
-use super::{directory, field, number, put};
+use super::{directory, field, put};
 
 /// Counters that the kernel cannot set back, as they were when the leaf was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +17,14 @@ pub struct Baseline {
     pub oom_kills: u64,
     /// Refused forks of the whole sandbox.
     pub pids_refused: u64,
+}
+
+/// The directory to be born in, and the files to join after that.
+pub struct Entry {
+    /// v2 directory.
+    pub born: OwnedFd,
+    /// v1 files.
+    pub joined: Vec<OwnedFd>,
 }
 
 /// One leaf below a slot.
@@ -60,11 +68,11 @@ impl Leaf {
         Ok(())
     }
 
-    /// The directory to be born in, and the files to join after that.
+    /// Opens the way in.
     ///
     /// # Errors
     /// The errno.
-    pub fn entry(&self) -> io::Result<(OwnedFd, Vec<OwnedFd>)> {
+    pub fn entry(&self) -> io::Result<Entry> {
         let open = |path: PathBuf| OpenOptions::new().write(true).open(path).map(OwnedFd::from);
         let born = File::open(&self.v2)?.into();
         let mut joined = Vec::new();
@@ -74,7 +82,7 @@ impl Leaf {
             joined.push(open(v1.cpu.join("tasks"))?);
             joined.push(open(v1.pids.join("tasks"))?);
         }
-        Ok((born, joined))
+        Ok(Entry { born, joined })
     }
 
     /// Kills all that is in it.
@@ -94,26 +102,30 @@ impl Leaf {
     /// OOM kills so far.
     #[must_use]
     pub fn oom_kills(&self) -> u64 {
+        field(&self.counters()[0], "oom_kill")
+    }
+
+    /// Where OOM kills, CPU time and the peak of memory stand.
+    pub(super) fn counters(&self) -> [PathBuf; 3] {
         match &self.v1 {
-            Some((v1, name)) => field(&v1.memory.join(name).join("memory.oom_control"), "oom_kill"),
-            None => field(&self.v2.join("memory.events"), "oom_kill"),
+            Some((v1, name)) => [
+                v1.memory.join(name).join("memory.oom_control"),
+                v1.cpuacct.join(name).join("cpuacct.usage"),
+                v1.memory.join(name).join("memory.max_usage_in_bytes"),
+            ],
+            None => ["memory.events", "cpu.stat", "memory.peak"].map(|name| self.v2.join(name)),
         }
     }
 
-    /// CPU nanoseconds, and the most memory that was charged.
-    #[must_use]
-    pub fn used(&self) -> (u64, u64) {
-        let (cpu, peak) = match &self.v1 {
-            Some((v1, name)) => (
-                number(&v1.cpuacct.join(name).join("cpuacct.usage")),
-                number(&v1.memory.join(name).join("memory.max_usage_in_bytes")),
-            ),
-            None => (
-                Some(field(&self.v2.join("cpu.stat"), "usage_usec") * 1000),
-                number(&self.v2.join("memory.peak")),
-            ),
-        };
-        (cpu.unwrap_or(0), peak.unwrap_or(0))
+    /// Whether each user has directories of its own, because counters cannot be set back.
+    pub(super) fn is_renewed(&self) -> bool {
+        self.v1.is_none()
+    }
+
+    #[cfg(test)]
+    pub(super) fn nowhere() -> Self {
+        let v2 = PathBuf::from("/nowhere");
+        Self { v2, v1: None }
     }
 
     pub(super) fn remove(&self) {

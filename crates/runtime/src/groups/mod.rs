@@ -8,11 +8,13 @@ mod layout;
 mod leaf;
 mod slot;
 mod tool;
+pub mod warm;
 
 pub use layout::{Layout, Mode};
-pub use leaf::{Baseline, Leaf};
+pub use leaf::{Baseline, Entry, Leaf};
 pub use slot::{Limits, SlotGroups};
 pub use tool::ToolGroup;
+pub use warm::{Warm, WarmLeaf};
 
 use std::io;
 use std::path::Path;

@@ -189,14 +189,14 @@ impl SlotGroups {
     /// Forks that the limit refused, so far.
     #[must_use]
     pub fn pids_refused(&self) -> u64 {
-        field(
-            &self
-                .v1
-                .as_ref()
-                .map_or(&self.v2, |v1| &v1.pids)
-                .join("pids.events"),
-            "max",
-        )
+        field(&self.pids_events(), "max")
+    }
+
+    /// Where those stand.
+    #[must_use]
+    pub fn pids_events(&self) -> PathBuf {
+        let pids = self.v1.as_ref().map_or(&self.v2, |v1| &v1.pids);
+        pids.join("pids.events")
     }
 
     /// OOM kills of the init and all other leaves, so far.

@@ -163,11 +163,17 @@ impl Pool {
         call(&File::open(&self.path)?, QGROUP_CREATE, &mut [0, id])
     }
 
+    /// Where the counters of a subvolume stand.
+    #[must_use]
+    pub fn counter_of(&self, id: u64) -> PathBuf {
+        self.sysfs.join(format!("qgroups/0_{id}"))
+    }
+
     /// Bytes of a subvolume, written or reserved for what is still in memory. Quick. `None` when it has no
     /// counter (any more).
     #[must_use]
     pub fn used_by(&self, id: u64) -> Option<u64> {
-        let group = self.sysfs.join(format!("qgroups/0_{id}"));
+        let group = self.counter_of(id);
         let read = |name: &str| {
             super::sys::small_file(&group.join(name))
                 .ok()?

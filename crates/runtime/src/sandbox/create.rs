@@ -19,7 +19,7 @@ use crate::plans::{self, Entry, InitParts};
 use crate::slot::Slot;
 use crate::store::{self, Root, RootSpec};
 use crate::tag::{endpoints_object, sandbox_object, SandboxTag, Tag};
-use crate::{check, disks, exec, jobs, net};
+use crate::{check, disks, exec, groups, jobs, net};
 
 /// The first leaf that a slot does not have ready, see `SlotGroups::make`.
 const FIRST_NEW_LEAF: u16 = 1;
@@ -272,8 +272,9 @@ async fn spawn_init(
         .encode()
         .map_err(|error| WireError::node("tag", error))?;
     let mut parcel = Parcel::default();
-    let entry =
-        entry(&slot.groups.init(), &mut parcel).map_err(|error| failed("groups", &error))?;
+    let files = slot.groups.init().entry();
+    let files = files.map_err(|error| failed("groups", &error))?;
+    let entry = entry(&files, &mut parcel);
     let (devices, sysfs) = slot.mounts().map_err(|error| failed("mounts", &error))?;
     let parts = InitParts {
         entry,
@@ -350,16 +351,12 @@ fn of_the_tree(errno: i32) -> bool {
     )
 }
 
-/// Opens a leaf for a plan.
-///
-/// # Errors
-/// The errno.
-pub fn entry(leaf: &crate::groups::Leaf, parcel: &mut Parcel) -> std::io::Result<Entry> {
-    let (born, joined) = leaf.entry()?;
-    Ok(Entry {
-        born: parcel.give(born),
-        joined: joined.into_iter().map(|fd| parcel.give(fd)).collect(),
-    })
+/// A leaf in a plan. Its files must live until the answer.
+pub fn entry(files: &groups::Entry, parcel: &mut Parcel) -> Entry {
+    Entry {
+        born: parcel.lend(&files.born),
+        joined: files.joined.iter().map(|fd| parcel.lend(fd)).collect(),
+    }
 }
 
 /// Removes a sandbox whose main process could not begin, as if it had never been.

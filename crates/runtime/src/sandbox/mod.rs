@@ -7,7 +7,7 @@ pub use create::create;
 pub use end::{end, end_with, forget, init_ended, stop};
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use dsec_proto::keeper::Call;
@@ -15,7 +15,8 @@ use dsec_proto::runtime::{SandboxEnd, SandboxStarted, SandboxState, Usage};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::exec::Exec;
-use crate::groups::{Leaf, SlotGroups};
+use crate::groups::{Leaf, SlotGroups, WarmLeaf};
+use crate::kernel::btrfs::Pool;
 use crate::kernel::sys;
 use crate::memory::Integral;
 use crate::net::Net;
@@ -71,10 +72,19 @@ pub struct Sandbox {
     pub init_over: Cell<Option<u64>>,
     /// Its own share of the node's launches: one whose files keep them waiting holds up only itself.
     pub launches: Semaphore,
-    /// Leaves that are clean, and the number of the next new one.
-    leaves: RefCell<(Vec<u16>, u16)>,
+    leaves: RefCell<Leaves>,
     /// Exposed ports and endpoints.
     pub net: RefCell<Net>,
+}
+
+/// The leaves of a sandbox.
+struct Leaves {
+    /// Those that are clean and free.
+    clean: Vec<u16>,
+    /// The number of the next new one.
+    next: u16,
+    /// Those that were used.
+    known: HashMap<u16, Rc<WarmLeaf>>,
 }
 
 impl Sandbox {
@@ -103,7 +113,11 @@ impl Sandbox {
             memory,
             init_over: Cell::new(None),
             launches: Semaphore::new(LAUNCHES),
-            leaves: RefCell::new((clean, next_leaf)),
+            leaves: RefCell::new(Leaves {
+                clean,
+                next: next_leaf,
+                known: HashMap::new(),
+            }),
             net: RefCell::default(),
         })
     }
@@ -134,6 +148,9 @@ impl Sandbox {
     /// Moves on and tells everybody.
     pub fn enter(&self, phase: Phase) {
         *self.phase.borrow_mut() = phase;
+        if self.is_over() {
+            self.leaves.borrow_mut().known.clear();
+        }
         self.changed.notify_waiters();
     }
 
@@ -147,29 +164,46 @@ impl Sandbox {
     ///
     /// # Errors
     /// The errno.
-    pub fn take_leaf(&self) -> std::io::Result<(u16, Leaf)> {
-        let mut leaves = self.leaves.borrow_mut();
-        if let Some(index) = leaves.0.pop() {
-            return Ok((index, self.groups.leaf(index)));
+    pub fn take_leaf(&self, pool: &Pool) -> std::io::Result<(u16, Rc<WarmLeaf>)> {
+        let clean = self.leaves.borrow_mut().clean.pop();
+        if let Some(index) = clean {
+            return Ok((index, self.leaf(pool, index)));
         }
-        let index = leaves.1;
-        let leaf = self.groups.leaf(index);
+        let index = self.leaves.borrow().next;
+        let leaf = self.leaf(pool, index);
         leaf.make()?;
         leaf.reset(true)?;
-        leaves.1 += 1;
+        self.leaves.borrow_mut().next += 1;
         Ok((index, leaf))
     }
 
+    /// One of its leaves.
+    #[must_use]
+    pub fn leaf(&self, pool: &Pool, index: u16) -> Rc<WarmLeaf> {
+        let mut leaves = self.leaves.borrow_mut();
+        let known = leaves.known.entry(index).or_insert_with(|| {
+            let disk = pool.counter_of(self.tag.borrow().volume);
+            WarmLeaf::new(self.groups.leaf(index), self.groups.pids_events(), disk)
+        });
+        Rc::clone(known)
+    }
+
     /// Takes a leaf back if it is empty, whatever became of it.
-    pub fn give_leaf(&self, index: u16) {
-        self.give_back(index, true);
+    pub fn give_leaf(&self, pool: &Pool, index: u16) {
+        self.give_back(pool, index, true);
     }
 
     /// Takes a leaf back if it is empty. `killed`: it may have been.
-    pub fn give_back(&self, index: u16, killed: bool) {
-        let leaf = self.groups.leaf(index);
-        if leaf.is_empty() && leaf.reset(killed).is_ok() {
-            self.leaves.borrow_mut().0.push(index);
+    pub fn give_back(&self, pool: &Pool, index: u16, killed: bool) {
+        let leaf = self.leaf(pool, index);
+        // Of one that was killed nothing is worth keeping open.
+        let empty = if killed {
+            Leaf::is_empty(&leaf)
+        } else {
+            leaf.is_empty()
+        };
+        if empty && leaf.reset(killed).is_ok() {
+            self.leaves.borrow_mut().clean.push(index);
         }
     }
 

@@ -126,7 +126,7 @@ fn note(node: &Node, exec: &Exec, session: &Session, run: &Run, how: How) {
         let state = session.state.borrow();
         (state.marks, state.counters)
     };
-    let leaf = exec.sandbox.groups.leaf(exec.tag.borrow().leaf);
+    let leaf = exec.leaf(node);
     let (cpu_ns, memory_peak_bytes) = leaf.used();
     let counters = Counters {
         oom_kills: leaf.oom_kills(),
