@@ -17,7 +17,9 @@ from .fault_operations import IMAGE
 pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(120)]
 
 # Standard error is closed to what bash says of a `sleep` that the group's signal has ended.
-COUNTS = "exec 2>/dev/null; n=0; trap 'n=$((n+1))' USR1; echo ready; until [ -e /tmp/over ]; do sleep 0.01; done; echo $n"
+COUNTS = (
+    "exec 2>/dev/null; n=0; trap 'n=$((n+1))' USR1; echo ready; until [ -e /tmp/over ]; do sleep 0.01; done; echo $n"
+)
 
 
 @pytest.fixture(scope="module")
