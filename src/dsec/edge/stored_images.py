@@ -15,7 +15,7 @@ from dsec.edge.progressing import Tell, progressing
 from dsec.edge.router import Route
 from dsec.edge.web import answered, body_as, json_answer
 from dsec.edge.wire_layers import image_info
-from dsec.errors import ImageNotFound
+from dsec.errors import ImageCorrupt, ImageNotFound
 from dsec.images import Image, parse_image
 from dsec.images.threads import in_thread
 from dsec.stores.contract import Store
@@ -98,6 +98,10 @@ def _may(store: Store, record: ImageRecord, *, move: bool) -> None:
     try:
         there = read_image(store, record.reference)
     except ImageNotFound:
+        return
+    except ImageCorrupt:
+        if not move:
+            raise
         return
     check_image(store, there, record, move=move)
 

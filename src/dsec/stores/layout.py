@@ -38,7 +38,7 @@ TAGS = "tags"
 IMAGES = "images"
 """``images/SHA256``: an image, under the digest of its reference."""
 CLAIMS = "claims"
-"""``claims/DIGEST/NODE``: the node reads this layer on demand, so it stays without a tag too."""
+"""``claims/DIGEST/NODE-ID``: that node reads this layer on demand, so it stays without a tag too."""
 DOOMED = "doomed"
 """Marks of what the next clean-up but one removes: ``doomed/blobs/SHA256``, ``doomed/layers/DIGEST``."""
 
@@ -121,10 +121,11 @@ def decode_manifest(raw: bytes, digest: str) -> LayerManifest:
 
 def decode_tag(raw: bytes, name: str) -> TagRecord:
     """A tag's record; raises ImageCorrupt."""
+    remedy = f"Push {tag_of(name) or 'it'} again with --move, or remove the tag: dsec layer rm REF --store NAME"
     try:
         record = msgspec.json.decode(raw, type=TagRecord)
     except msgspec.DecodeError as error:
-        raise ImageCorrupt(f"{name} is damaged: {error}", phase="store", remedy="Push the layer again") from None
+        raise ImageCorrupt(f"{name} is damaged: {error}", phase="store", remedy=remedy) from None
     if not is_digest(record.digest):
-        raise ImageCorrupt(f"{name} names no layer", phase="store", remedy="Push the layer again")
+        raise ImageCorrupt(f"{name} names no layer", phase="store", remedy=remedy)
     return record

@@ -41,7 +41,7 @@ def put_image(store: Store, record: ImageRecord, *, move: bool) -> bool:
         check_image(store, there, record, move=move)
         return there == msgspec.structs.replace(record, at=there.at, by=there.by)
 
-    return put_record(store, _name(record.reference), msgspec.json.encode(record), _decode, settle)
+    return put_record(store, _name(record.reference), msgspec.json.encode(record), _decode, settle, move=move)
 
 
 def check_image(store: Store, there: ImageRecord, record: ImageRecord, *, move: bool) -> None:
@@ -82,7 +82,7 @@ def list_images(store: Store) -> list[ImageRecord]:
     return found
 
 
-_AGAIN = "Push the image again"
+_AGAIN = "Push the image again with --move; its object is named by the sha256 of its whole name"
 
 
 def _name(reference: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 
-from dsec.errors import Conflict, NotFound
+from dsec.errors import Conflict, ImageCorrupt, NotFound
 from dsec.images.references import LayerReference
 from dsec.stores.contract import Store
 from dsec.stores.layout import TAGS, TagRecord, decode_tag, tag_name, tag_of
@@ -16,6 +17,10 @@ __all__ = ["drop_tag", "list_tags", "put_record", "put_tag", "read_tag", "versio
 
 _TRIES = 5
 R = TypeVar("R")
+
+
+def _refuse(error: ImageCorrupt) -> None:
+    raise error
 
 
 def read_tag(store: Store, reference: LayerReference) -> TagRecord:
@@ -41,25 +46,36 @@ def put_tag(store: Store, reference: LayerReference, record: TagRecord, *, move:
             raise _taken(store, reference, there)
         return there == msgspec.structs.replace(record, at=there.at, by=there.by)
 
-    return put_record(store, tag_name(reference), msgspec.json.encode(record), decode_tag, settle)
+    return put_record(store, tag_name(reference), msgspec.json.encode(record), decode_tag, settle, move=move)
 
 
 def put_record(
-    store: Store, name: str, content: bytes, decode: Callable[[bytes, str], R], settle: Callable[[R], bool]
+    store: Store,
+    name: str,
+    content: bytes,
+    decode: Callable[[bytes, str], R],
+    settle: Callable[[R], bool],
+    *,
+    move: bool,
 ) -> bool:
     """Replace a record by one conditional write; whether that changed anything.
 
-    ``settle`` is asked about what is there: whether it is the same already, or it raises. Raises Conflict when others
-    move it all the time.
+    ``settle`` is asked about what is there: whether it is the same already, or it raises. One that cannot be read is
+    replaced only with ``move``, else it is ImageCorrupt. Raises Conflict when others move it all the time.
     """
     for _ in range(_TRIES):
         entry = store.stat(name)
         if entry is not None:
             try:
-                if settle(decode(store.read(name), name)):
-                    return False
+                there = decode(store.read(name), name)
             except NotFound:
                 continue
+            except ImageCorrupt:
+                if not move:
+                    raise
+            else:
+                if settle(there):
+                    return False
         if store.swap(name, content, None if entry is None else entry.mark):
             return True
     raise Conflict(f"{store.title}: others are moving {name}", phase="store", remedy="Ask again")
@@ -77,13 +93,17 @@ def _taken(store: Store, reference: LayerReference, there: TagRecord) -> Conflic
 
 
 def drop_tag(store: Store, reference: LayerReference) -> None:
-    """Remove a tag; its layer goes with the clean-up that comes a day later. Raises NotFound."""
-    read_tag(store, reference)
+    """Remove a tag, also one that cannot be read; its layer goes with the clean-up a day later. Raises NotFound."""
+    with contextlib.suppress(ImageCorrupt):
+        read_tag(store, reference)
     store.delete(tag_name(reference))
 
 
-def list_tags(store: Store) -> dict[LayerReference, TagRecord]:
-    """Every tag that can be read; raises ImageCorrupt for one that cannot, for its layer may not be forgotten."""
+def list_tags(store: Store, damaged: Callable[[ImageCorrupt], None] = _refuse) -> dict[LayerReference, TagRecord]:
+    """Every tag that can be read; ``damaged`` is told of each one that cannot, and else that is raised.
+
+    Whoever concludes from them what is not needed has to raise: nobody knows which layer such a tag means.
+    """
     found: dict[LayerReference, TagRecord] = {}
     for entry in store.list(TAGS):
         reference = tag_of(entry.name)
@@ -93,6 +113,8 @@ def list_tags(store: Store) -> dict[LayerReference, TagRecord]:
             found[reference] = decode_tag(store.read(entry.name), entry.name)
         except NotFound:
             continue
+        except ImageCorrupt as error:
+            damaged(error)
     return found
 
 
@@ -102,6 +124,6 @@ def versions_of(store: Store, reference: LayerReference) -> list[str]:
     for entry in store.list(f"{TAGS}/{reference.kind}/{reference.name}"):
         try:
             records.append(decode_tag(store.read(entry.name), entry.name))
-        except NotFound:
+        except (NotFound, ImageCorrupt):
             continue
     return [each.digest for each in sorted(records, key=lambda each: each.at, reverse=True)]

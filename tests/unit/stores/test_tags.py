@@ -86,6 +86,26 @@ def test_dropped_tags_and_damaged_ones() -> None:
             list_tags(store)
 
 
+def test_a_damaged_record_can_be_moved_and_dropped() -> None:
+    """What its remedy says works: with ``move`` it is replaced, and it can be removed; other versions are found."""
+    store = MemoryStore()
+    put_tag(store, parse_layer("toolkit/compilers:11"), _record("c"), move=False)
+    store.put(tag_name(TAG), b"damaged")
+    assert versions_of(store, TAG) == ["c" * 64]
+    with pytest.raises(ImageCorrupt) as caught:
+        put_tag(store, TAG, _record("a"), move=False)
+    assert "toolkit/compilers:12 again with --move" in (caught.value.remedy or "")
+    assert put_tag(store, TAG, _record("a"), move=True)
+    assert read_tag(store, TAG) == _record("a")
+    store.put(tag_name(TAG), b"damaged")
+    told: list[ImageCorrupt] = []
+    assert len(list_tags(store, told.append)) == len(told) == 1
+    drop_tag(store, TAG)
+    assert store.stat(tag_name(TAG)) is None
+    with pytest.raises(NotFound):
+        drop_tag(store, TAG)
+
+
 def test_images() -> None:
     """An image's record is found by its reference only, moves only when told to, and is never passed over damaged."""
     store = MemoryStore()
@@ -109,3 +129,7 @@ def test_images() -> None:
         store.put(name, raw)
         with pytest.raises(ImageCorrupt):
             list_images(store)
+        with pytest.raises(ImageCorrupt):
+            put_image(store, record, move=False)
+    assert put_image(store, record, move=True)
+    assert list_images(store) == [record]
