@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dsec.errors import Conflict, ImageCorrupt, InvalidArgument, NotFound
 from dsec.images.catalogue import Catalogue, Image, ImageConfig, LayerEnvironment, LayerTag
+from dsec.images.disk import full_disk_typed
 from dsec.images.holds import Holds
 from dsec.images.references import LayerChoice, LayerKind, parse_layer_choice
 from dsec.images.store import LayerManifest, LayerStore, canonical, describe, digest_of
@@ -19,6 +20,8 @@ from dsec.images.threads import in_thread
 __all__ = ["NodeLayers"]
 
 _RECEIVING = ".pull-"
+_PUBLISHING = "layer"
+"""The directory that ``LayerStore.publish`` makes in the one that it is given."""
 _FILLED = "filled"
 _READ_ONLY = ("layer.json", "metadata", "chunks")
 _ABANDONED_S = 86_400.0
@@ -122,6 +125,7 @@ class NodeLayers:
         """
         path = self._dir / (_RECEIVING + digest)
         path.mkdir(mode=0o700, exist_ok=True)
+        _take_back(path)
         yield path
         shutil.rmtree(path, ignore_errors=True)
 
@@ -141,7 +145,8 @@ class NodeLayers:
             raise ImageCorrupt(
                 f"layer {digest_of(manifest)} is not what its manifest says", remedy="Build it again and push that"
             )
-        self._store.publish(received, manifest)
+        with full_disk_typed():
+            self._store.publish(received, manifest)
 
     async def adopt_sparse(
         self, received: Path, manifest: LayerManifest, tag: str, environment: LayerEnvironment
@@ -156,15 +161,16 @@ class NodeLayers:
 
     def _put_sparse(self, received: Path, manifest: LayerManifest) -> None:
         digest = digest_of(manifest)
-        (received / "layer.json").write_bytes(canonical(manifest))
-        for name in (*_READ_ONLY, "data", "filled"):
-            (received / name).chmod(0o444 if name in _READ_ONLY else 0o600)
-            _flush(received / name)
-        received.chmod(0o755)
-        _flush(received)
-        if not self._store.has(digest):
-            received.rename(self._dir / digest)
-            _flush(self._dir)
+        with full_disk_typed():
+            (received / "layer.json").write_bytes(canonical(manifest))
+            for name in (*_READ_ONLY, "data", "filled"):
+                (received / name).chmod(0o444 if name in _READ_ONLY else 0o600)
+                _flush(received / name)
+            received.chmod(0o755)
+            _flush(received)
+            if not self._store.has(digest):
+                received.rename(self._dir / digest)
+                _flush(self._dir)
 
     def is_whole(self, digest: str) -> bool:
         """Whether all data of a layer that is here is on this node; raises NotFound."""
@@ -207,6 +213,16 @@ class NodeLayers:
             for path in self._dir.glob(_RECEIVING + "*")
             if path.stat().st_mtime < oldest and path.name.removeprefix(_RECEIVING) not in self._holds
         ]
+
+
+def _take_back(received: Path) -> None:
+    """What was on its way into its place when the process died or the disk was full: not fetched again."""
+    half = received / _PUBLISHING
+    for name in ("metadata", "data"):
+        if (half / name).exists() and not (received / name).exists():
+            (half / name).chmod(0o600)
+            (half / name).rename(received / name)
+    shutil.rmtree(half, ignore_errors=True)
 
 
 def _flush(path: Path) -> None:
