@@ -30,6 +30,7 @@ from dsec.edge.keeper_tools import KeeperTools
 from dsec.edge.kept import KeptDisks
 from dsec.edge.layer_routes import layer_routes
 from dsec.edge.node_routes import node_routes
+from dsec.edge.node_stores import NodeStores
 from dsec.edge.pausing import Pausing
 from dsec.edge.peers import TrustedPeers
 from dsec.edge.port_routes import port_routes
@@ -283,11 +284,12 @@ class Edge:
             self.core.note_disk_removed(event.sandbox_id)
 
     def _application(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+        stores = NodeStores(self.core.config, self.core.images, clock=self.core.clock)
         routes = [
             *sandbox_routes(self.core, self.creates, self.ends, self.execs, self.pausing, self.jobs),
             *file_routes(self.core),
-            *layer_routes(self.core),
-            *image_routes(self.core),
+            *layer_routes(self.core, stores),
+            *image_routes(self.core, stores),
             *node_routes(self.core),
             *usage_routes(self.core),
             *port_routes(self.core, self.ports),

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from dsec.api.types import ImageInfo, ImageProgress, ImportRequest
 from dsec.edge.core import Core
 from dsec.edge.layer_routes import evict
+from dsec.edge.node_stores import NodeStores
 from dsec.edge.progressing import Tell, line, progressing
 from dsec.edge.router import Route
 from dsec.edge.web import answered, body_as, json_answer, query_of
@@ -33,9 +34,10 @@ class _BuildRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class _Images:
     """The answers."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, stores: NodeStores) -> None:
         self._core = core
         self._images = core.images
+        self._stores = stores
 
     async def list(self, _: Request) -> Response:
         return json_answer({"images": [image_info(each) for each in self._images.list()]})
@@ -44,8 +46,10 @@ class _Images:
         return json_answer(image_info(self._images.get(request.path_params["reference"])))
 
     async def remove(self, request: Request) -> Response:
-        gone = await self._images.remove(request.path_params["reference"])
-        await evict(self._core, gone.layers)
+        image = self._images.get(request.path_params["reference"])
+        gone = await self._images.remove(image.reference)
+        await evict(self._core, sorted({*image.layers, *gone}))
+        await self._stores.let_go(gone)
         return json_answer({})
 
     async def import_(self, request: Request) -> Response:
@@ -100,9 +104,9 @@ def _moment(progress: Progress) -> ImageProgress:
     )
 
 
-def image_routes(core: Core) -> list[Route]:
+def image_routes(core: Core, stores: NodeStores) -> list[Route]:
     """All of them; the fixed paths come before the references."""
-    own = _Images(core)
+    own = _Images(core, stores)
     return [
         Route("GET", "/v1/images", answered(own.list)),
         Route("POST", "/v1/images/import", answered(own.import_)),

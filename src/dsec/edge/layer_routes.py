@@ -33,10 +33,10 @@ _log = structlog.get_logger("dsec.edge.layers")
 class _Layers:
     """The answers."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, stores: NodeStores) -> None:
         self._core = core
         self._images = core.images
-        self.stores = NodeStores(core.config, core.images, clock=core.clock)
+        self.stores = stores
 
     async def list(self, _: Request) -> Response:
         return json_answer({"layers": [layer_info(each) for each in self._images.list_layers()]})
@@ -78,9 +78,9 @@ class _Layers:
             await self.stores.drop(reference, query["store"][0])
             return json_answer({})
         digest = self._images.resolve_layer(reference)
-        await self._images.remove_layer(reference)
-        await evict(self._core, [digest])
-        await self.stores.let_go([digest])
+        gone = await self._images.remove_layer(reference)
+        await evict(self._core, sorted({digest, *gone}))
+        await self.stores.let_go(gone)
         return json_answer({})
 
     async def push(self, request: Request) -> Response:
@@ -164,8 +164,11 @@ class _Layers:
     async def diff(self, request: Request) -> Response:
         asked = await body_as(request, types.LayerDiffRequest)
         old, new = (self._images.layers.find(each).digest for each in (asked.old, asked.new))
+        layers = self._images.layers
         with self._images.holding([old, new]):
-            layers = self._images.layers
+            for each in (old, new):
+                # What has not been fetched would be read as zeros.
+                layers.check_whole(each)
             found = await in_thread(lambda stop: _some(differences(layers.path(old), layers.path(new)), stop))
         files = [
             types.ChangedFile(path=_text(each.path), how=each.how, fields=list(each.fields))
@@ -218,9 +221,9 @@ def _owner(text: str) -> tuple[int, int]:
         raise InvalidArgument(f"owner is UID:GID, not {text[:40]!r}") from None
 
 
-def layer_routes(core: Core) -> list[Route]:
+def layer_routes(core: Core, stores: NodeStores) -> list[Route]:
     """All of them; the fixed paths come before the references."""
-    own = _Layers(core)
+    own = _Layers(core, stores)
     return [
         Route("GET", "/v1/layers", answered(own.list)),
         Route("POST", "/v1/layers", answered(own.build)),

@@ -11,8 +11,9 @@ from threading import Event
 import structlog
 
 from dsec.api.types import LayerPushed, StoredTag, StoreInfo
+from dsec.edge.claimant import claimant_of
 from dsec.edge.wire_layers import wire_environment
-from dsec.errors import Conflict, InvalidArgument, NotFound, StoreError
+from dsec.errors import Conflict, ImageCorrupt, InvalidArgument, NotFound, StoreError
 from dsec.images import Images, LayerEnvironment, LayerTag
 from dsec.images.references import LayerReference, parse_layer, parse_layer_choice
 from dsec.images.threads import in_thread
@@ -165,21 +166,34 @@ class NodeStores:
     async def _received_sparse(self, store: Store, digest: str, name: str, environment: LayerEnvironment) -> LayerTag:
         """Without its data, which is fetched as it is read; a claim keeps it in the store for this node."""
         layers = self._images.layers
-        await in_thread(lambda _: claim(store, digest, self._config.node))
+        claimant = claimant_of(self._config)
+        await in_thread(lambda _: claim(store, digest, claimant))
         with layers.receiving(digest) as target:
             manifest = await in_thread(lambda _: fetch_sparse(store, digest, target))
             return await layers.adopt_sparse(target, manifest, name, environment)
 
     async def let_go(self, digests: Sequence[str]) -> None:
-        """These layers have left the node: no store need keep them for it. One that is away keeps them."""
+        """These layers have left the node: no store need keep them for it. One that is away keeps them.
+
+        A layer that is here, or is being pulled again, keeps its claims.
+        """
         if not self._config.on_demand:
             return
-        for name in self._config.stores:
+        away: set[str] = set()
+        for digest in digests:
+            async with self._pulling.setdefault(digest, asyncio.Lock()):
+                if not self._images.layers.has(digest):
+                    await self._released(digest, away)
+
+    async def _released(self, digest: str, away: set[str]) -> None:
+        claimant = claimant_of(self._config)
+        for name in self._config.stores.keys() - away:
             try:
                 _, store = self.open(name)
-                await in_thread(partial(_release, store, digests, self._config.node))
+                await in_thread(partial(_release, store, digest, claimant))
             except StoreError as error:
-                _log.warning("a store keeps layers for this node", store=name, digests=digests, error=error.message)
+                away.add(name)
+                _log.warning("a store keeps layers for this node", store=name, digest=digest, error=error.message)
 
     async def verify(
         self, reference: str, store_name: str | None, progress: OnStoreBytes, *, deep: bool
@@ -203,9 +217,9 @@ class NodeStores:
         return await in_thread(lambda _: collect(store, dry_run=dry_run))
 
     async def tags(self, store_name: str) -> list[StoredTag]:
-        """The tags of a store, by name."""
+        """The tags of a store, by name, without those that cannot be read: a clean-up names them."""
         _, store = self.open(store_name)
-        found = await in_thread(lambda _: list_tags(store))
+        found = await in_thread(lambda _: list_tags(store, _passed_over))
         return [
             StoredTag(
                 reference=str(tag), digest=each.digest, at=each.at, by=each.by,
@@ -224,9 +238,12 @@ class NodeStores:
 _SETTINGS = 'Name it with --store, or set it up: [stores.NAME] url = "file:///DIRECTORY" or "s3://BUCKET/PREFIX"'
 
 
-def _release(store: Store, digests: Sequence[str], node: str, _stop: Event) -> None:
-    for digest in digests:
-        release(store, digest, node)
+def _passed_over(error: ImageCorrupt) -> None:
+    _log.warning("a tag of a store cannot be read", error=error.message)
+
+
+def _release(store: Store, digest: str, claimant: str, _stop: Event) -> None:
+    release(store, digest, claimant)
 
 
 def _tag_of(reference: str) -> LayerReference:
@@ -242,6 +259,10 @@ def _prepared(store: Store, tag: LayerReference, record: TagRecord, *, move: boo
     try:
         there = read_tag(store, tag)
     except NotFound:
+        there = None
+    except ImageCorrupt:
+        if not move:
+            raise
         there = None
     if there is not None and there.digest != record.digest and not move:
         put_tag(store, tag, record, move=False)

@@ -206,14 +206,13 @@ class Images:
         """One image of this node; never pulls. Raises InvalidArgument or ImageNotFound."""
         return self._catalogue.image(str(_image_reference(reference)))
 
-    async def remove(self, reference: str) -> Image:
-        """Forget an image, and delete those of its layers that nothing else needs; returns what it was.
+    async def remove(self, reference: str) -> Sequence[str]:
+        """Forget an image, and delete the layers that nothing else needs; returns their digests.
 
         Layers of other images, of tags, of sandboxes and of work in flight stay. Raises ImageNotFound.
         """
-        gone = self._catalogue.remove_image(str(_image_reference(reference)))
-        await self.prune()
-        return gone
+        self._catalogue.remove_image(str(_image_reference(reference)))
+        return await self.prune()
 
     # Layers
 
@@ -242,10 +241,13 @@ class Images:
         """All layers that users built, by tag."""
         return self._catalogue.tags()
 
-    async def remove_layer(self, reference: str) -> None:
-        """Forget a layer's tag and delete the layer if nothing needs it. Raises InvalidArgument or NotFound."""
+    async def remove_layer(self, reference: str) -> Sequence[str]:
+        """Forget a layer's tag and delete the layers that nothing needs; returns their digests.
+
+        Raises InvalidArgument or NotFound.
+        """
         self._catalogue.remove_tag(str(parse_layer_choice(reference)))
-        await self.prune()
+        return await self.prune()
 
     def layer_path(self, digest: str) -> Path:
         """Directory holding a layer's ``layer.json``, ``metadata`` and ``data``; raises NotFound."""

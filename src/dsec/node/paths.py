@@ -161,6 +161,11 @@ class NodePaths(msgspec.Struct, frozen=True):
         return self.data / "iam.db"
 
     @property
+    def store_id(self) -> Path:
+        """What tells this node's claims in a store from those of another machine's node of the same name."""
+        return self.data / "store-id"
+
+    @property
     def layers(self) -> Path:
         """This node's layer store."""
         return self.data / "layers"

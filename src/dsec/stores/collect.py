@@ -41,14 +41,19 @@ class Collected(msgspec.Struct, kw_only=True):
     """Layers with a tag whose index cannot be read: while there are any, no blob is removed."""
 
 
-def claim(store: Store, digest: str, node: str) -> None:
-    """Keep a layer in the store, tag or no tag, while this node reads it on demand."""
-    store.put(f"{CLAIMS}/{digest}/{node}", b"")
+def claim(store: Store, digest: str, claimant: str) -> None:
+    """Keep a layer in the store, tag or no tag, while this node reads it on demand.
+
+    ``claimant`` is a name that no other node has. A clean-up that is under way stops at the layer, unless it has
+    begun to remove it: whoever claims looks afterwards whether it is there.
+    """
+    store.delete(f"{DOOMED}/{LAYERS}/{digest}")
+    store.put(f"{CLAIMS}/{digest}/{claimant}", b"")
 
 
-def release(store: Store, digest: str, node: str) -> None:
+def release(store: Store, digest: str, claimant: str) -> None:
     """The node has the layer whole, or no longer needs it."""
-    store.delete(f"{CLAIMS}/{digest}/{node}")
+    store.delete(f"{CLAIMS}/{digest}/{claimant}")
 
 
 def collect(store: Store, *, grace_s: float = GRACE_S, dry_run: bool = False) -> Collected:

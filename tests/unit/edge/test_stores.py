@@ -1,0 +1,181 @@
+"""What a node keeps in its stores by claims, and what it refuses of layers whose data is still there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from tests.unit.stores.layers import chunk, make_layer
+
+from dsec.edge.claimant import claimant_of
+from dsec.edge.node_stores import NodeStores
+from dsec.errors import Conflict, ImageCorrupt, NodeError
+from dsec.images.catalogue import ImageConfig
+from dsec.images.references import parse_layer
+from dsec.node.config import NodeConfig, StoreSettings
+from dsec.stores.directory import DirectoryStore
+from dsec.stores.fetch import fetch_sparse
+from dsec.stores.layout import TagRecord, tag_name
+from dsec.stores.publish import publish
+from dsec.stores.stored_images import ImageRecord, put_image
+from dsec.stores.tags import put_tag
+from dsec.testing.edge_world import Api, World, failing, opened_world
+
+pytestmark = pytest.mark.anyio
+TAGS = ("workspace/w:1", "workspace/w:2")
+
+
+def _quiet(_: int, __: int) -> None:
+    return None
+
+
+class Shelf:
+    """A node that reads on demand, its edge's API, and the one store it has."""
+
+    def __init__(self, world: World, api: Api, images: Any, folder: Path) -> None:
+        self.world = world
+        self.api = api
+        self.images = images
+        self.store = DirectoryStore(folder / "shelf")
+        self.stores = NodeStores(world.config, images, clock=world.clock)
+        self._folder = folder
+
+    def published(self, *tags: str, seed: int = 1) -> str:
+        """Digest of a layer that was pushed under these tags."""
+        directory, manifest, digest = make_layer(self._folder / f"layer{seed}", chunk(seed))
+        publish(self.store, directory, manifest, stop=Event(), progress=_quiet)
+        for tag in tags:
+            put_tag(self.store, parse_layer(tag), TagRecord(digest=digest, at=1.0, by="n"), move=True)
+        return digest
+
+    def claims(self) -> set[str]:
+        """Digests that are claimed."""
+        return {entry.name.split("/")[1] for entry in self.store.list("claims")}
+
+    async def pull(self, reference: str) -> None:
+        """Onto the node."""
+        await self.stores.pull(reference, None, _quiet, move=False)
+
+    async def fetch_image(self) -> bytes:
+        """The one that ``_put_image`` puts; what the edge says of it."""
+        asked, alice = {"reference": "i:1"}, {"dsec-principal": "alice"}
+        async with self.api.session.post("http://edge/v1/images/fetch", json=asked, headers=alice) as answer:
+            return await answer.read()
+
+
+@pytest.fixture
+async def shelf(tmp_path: Path) -> AsyncIterator[Shelf]:
+    """All of it running."""
+    (tmp_path / "shelf").mkdir()
+    settings = {"shelf": StoreSettings(url=f"file://{tmp_path}/shelf")}
+    async with (
+        opened_world(tmp_path / "node", on_demand=True, stores=settings) as world,
+        world.edge() as (edge, api),
+    ):
+        yield Shelf(world, api, edge.core.images, tmp_path)
+
+
+async def test_a_claim_stays_as_long_as_the_layer(shelf: Shelf) -> None:
+    """Of two tags of one layer the first one's removal leaves layer and claim, the second one's takes both."""
+    digest = shelf.published(*TAGS)
+    for tag in TAGS:
+        await shelf.pull(tag)
+    await shelf.api.call("DELETE", f"/v1/layers/{TAGS[0]}")
+    assert shelf.images.layers.has(digest)
+    assert shelf.claims() == {digest}
+    await shelf.api.call("DELETE", f"/v1/layers/{TAGS[1]}")
+    assert not shelf.images.layers.has(digest)
+    assert shelf.claims() == set()
+
+
+async def test_a_layer_that_is_pulled_again_keeps_its_claim(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Letting go waits for a pull of the same layer, and then leaves it alone."""
+    digest = shelf.published(TAGS[0])
+    claimed, go_on = Event(), Event()
+
+    def slowly(*arguments: Any) -> Any:
+        claimed.set()
+        assert go_on.wait(30)
+        return fetch_sparse(*arguments)
+
+    monkeypatch.setattr("dsec.edge.node_stores.fetch_sparse", slowly)
+    pulling = asyncio.create_task(shelf.pull(TAGS[0]))
+    assert await asyncio.to_thread(claimed.wait, 30)
+    letting = asyncio.create_task(shelf.stores.let_go([digest]))
+    await asyncio.wait([letting], timeout=0.2)
+    go_on.set()
+    await asyncio.gather(pulling, letting)
+    assert shelf.claims() == {digest}
+
+
+async def test_removed_images_let_their_layers_go(shelf: Shelf) -> None:
+    """The claims of an image's layers go with the image."""
+    digest = shelf.published()
+    _put_image(shelf, digest)
+    await shelf.fetch_image()
+    assert shelf.claims() == {digest}
+    await shelf.api.call("DELETE", "/v1/images/i:1")
+    assert not shelf.images.layers.has(digest)
+    assert shelf.claims() == set()
+
+
+async def test_differences_need_all_data(shelf: Shelf) -> None:
+    """Data that is still in the store is never compared as zeros: Conflict."""
+    shelf.published(TAGS[0], seed=1)
+    shelf.published(TAGS[1], seed=2)
+    for tag in TAGS:
+        await shelf.pull(tag)
+    asked = {"old": TAGS[0], "new": TAGS[1]}
+    assert isinstance(await failing(shelf.api.call("POST", "/v1/layers/diff", asked)), Conflict)
+
+
+async def test_a_damaged_tag_is_in_nobodys_way(shelf: Shelf) -> None:
+    """It is not listed, hinders no other version, and is replaced by a push that moves it, and by no other."""
+    digest = shelf.published(TAGS[0], TAGS[1])
+    shelf.store.put(tag_name(parse_layer(TAGS[0])), b"damaged")
+    assert [each.reference for each in await shelf.stores.tags("shelf")] == [TAGS[1]]
+    await shelf.pull(TAGS[1])
+    (shelf.images.layers.path(digest) / "filled").unlink()
+    shelf.images.layers.retag(TAGS[0], digest, TagRecord(digest=digest, at=1.0, by="n").environment)
+    (shelf.images.layers.path(digest) / "data").chmod(0o600)
+    (shelf.images.layers.path(digest) / "data").write_bytes(chunk(1))
+    with pytest.raises(ImageCorrupt) as caught:
+        await shelf.stores.push(TAGS[0], None, _quiet, move=False, mend=False)
+    assert "--move" in (caught.value.remedy or "")
+    await shelf.stores.push(TAGS[0], None, _quiet, move=True, mend=False)
+    assert len(await shelf.stores.tags("shelf")) == 2
+
+
+async def test_machines_with_nodes_of_one_name_claim_apart(tmp_path: Path) -> None:
+    """The name of a node's claims stays the same, and no other node's is like it; a damaged ID is refused."""
+    one, two = (NodeConfig(node="local", root=str(tmp_path / each)) for each in ("one", "two"))
+    for config in (one, two):
+        config.paths.data.mkdir(parents=True)
+    assert claimant_of(one) == claimant_of(one)
+    assert claimant_of(one) != claimant_of(two)
+    assert claimant_of(one).startswith("local-")
+    assert [each.name for each in one.paths.data.iterdir()] == ["store-id"]
+    one.paths.store_id.write_text("../x")
+    with pytest.raises(NodeError):
+        claimant_of(one)
+
+
+async def test_claims_bear_the_claimants_name(shelf: Shelf) -> None:
+    """Not the node's alone."""
+    digest = shelf.published(TAGS[0])
+    await shelf.pull(TAGS[0])
+    assert [entry.name for entry in shelf.store.list("claims")] == [
+        f"claims/{digest}/{claimant_of(shelf.world.config)}"
+    ]
+
+
+def _put_image(shelf: Shelf, *layers: str) -> None:
+    record = ImageRecord(
+        reference="docker.io/library/i:1", digest="sha256:" + "c" * 64, config=ImageConfig(), layers=layers,
+        at=1.0, by="n",
+    )  # fmt: skip
+    put_image(shelf.store, record, move=False)
