@@ -181,8 +181,16 @@ impl Holder {
     fn show(&mut self, number: u32) {
         match self.layers.parcel(number) {
             Ok(Some((digest, fds))) => {
-                let layer = number;
-                self.ask(&ToFetcher::Layer { layer, digest }, fds);
+                let asked = self.ask(
+                    &ToFetcher::Layer {
+                        layer: number,
+                        digest,
+                    },
+                    fds,
+                );
+                if let Some(layer) = self.layers.get_mut(number) {
+                    layer.asked = asked;
+                }
             }
             Ok(None) => {}
             Err(error) => self.took(number, Some(error.to_string())),
@@ -231,12 +239,13 @@ impl Holder {
             return;
         };
         let askers = self.opening.remove(&number).unwrap_or_default();
-        let known = layer.took;
-        layer.took |= refused.is_none();
+        layer.asked = false;
+        layer.took = refused.is_none();
+        layer.may_be_mounted |= layer.took;
         if let Some(reason) = &refused {
             tracing::error!(layer = layer.digest, "cannot be filled: {reason}");
-            // Mounted, it stays as it is: what is there can be read.
-            if !known {
+            // Mounted, it stays as it is: what is there can be read, and what is not is an error.
+            if !layer.may_be_mounted {
                 if let Err(error) = self.layers.close(&mut self.keeper, &self.group, number) {
                     tracing::error!("a layer cannot be closed: {error}");
                 }
@@ -284,9 +293,16 @@ impl Holder {
                     self.tell(link, &FromHolder::Refused { turn, reason });
                 }
             },
-            ToHolder::Close { turn, layer } => {
-                self.layers.close(&mut self.keeper, &self.group, layer)?;
-                self.ask(&ToFetcher::Drop { layer }, Vec::new());
+            ToHolder::Close {
+                turn,
+                layer,
+                digest,
+            } => {
+                let of_it = |found: &mut crate::layers::Layer| found.digest == digest;
+                if self.layers.get_mut(layer).is_some_and(of_it) {
+                    self.layers.close(&mut self.keeper, &self.group, layer)?;
+                    self.ask(&ToFetcher::Drop { layer }, Vec::new());
+                }
                 self.tell(link, &FromHolder::Closed { turn });
             }
             ToHolder::Ask { turn } => {
@@ -314,11 +330,17 @@ impl Holder {
         match opened {
             Ok(Opened::Complete) => self.tell(link, &FromHolder::Opened { turn, layer: None }),
             Ok(Opened::Known(number)) => {
-                if self.layers.get_mut(number).is_some_and(|layer| layer.took) {
+                let layer = self.layers.get_mut(number);
+                let (took, asked) = layer.map_or((false, false), |layer| (layer.took, layer.asked));
+                if took {
                     let layer = Some(number);
                     self.tell(link, &FromHolder::Opened { turn, layer });
                 } else {
                     self.opening.entry(number).or_default().push(asker);
+                    // Refused before, it may be right by now.
+                    if !asked {
+                        self.show(number);
+                    }
                 }
             }
             Ok(Opened::New(number)) => {

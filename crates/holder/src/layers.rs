@@ -15,6 +15,9 @@ use crate::journal::{Entry, ANY};
 use crate::keeper::Keeper;
 use crate::table;
 
+/// What the next number is kept as, in the tag: a number is never used for two layers, or whoever lets go of the first,
+/// which has become complete, would unmark the second.
+const NEXT: &str = "holder/next";
 /// The layer of an event of a file that is no layer's (any more).
 const NONE: u32 = u32::MAX;
 /// Most layers at once.
@@ -29,6 +32,10 @@ pub struct Layer {
     pub digest: String,
     /// Whether the fetcher has found its index right.
     pub took: bool,
+    /// The fetcher has been asked and has not answered.
+    pub asked: bool,
+    /// A runtime was told that it may mount it, maybe by a dead holder: without its mark it would read zeros.
+    pub may_be_mounted: bool,
     directory: OwnedFd,
     data: OwnedFd,
     shared: OwnedFd,
@@ -83,6 +90,10 @@ impl Layers {
             next: ANY + 1,
         };
         for object in keeper.list()? {
+            if object.object_id == NEXT {
+                let next = rmp_serde::from_slice(&object.tag).map_err(io::Error::other)?;
+                layers.next = layers.next.max(next);
+            }
             let Some((number, digest)) = read_tag(&object) else {
                 continue;
             };
@@ -98,6 +109,8 @@ impl Layers {
             let layer = Layer {
                 digest,
                 took: false,
+                asked: false,
+                may_be_mounted: true,
                 directory,
                 data,
                 shared,
@@ -147,10 +160,14 @@ impl Layers {
         let size = size_of(&data)?;
         let (bits, shared) = Bits::new(size, &content(&filled)?)?;
         let number = self.next;
-        self.next += 1;
+        let next = rmp_serde::to_vec(&(number + 1)).map_err(io::Error::other)?;
+        keeper.put(NEXT, next, &[])?;
+        self.next = number + 1;
         let layer = Layer {
             digest: digest.to_owned(),
             took: false,
+            asked: false,
+            may_be_mounted: false,
             identity,
             shared: table::aside(shared)?,
             told: [

@@ -44,6 +44,9 @@ pub enum ToHolder {
         turn: u64,
         /// Of the [`FromHolder::Opened`].
         layer: u32,
+        /// Whose number that is. Said of another layer, or of none, it closes nothing.
+        #[serde(default)]
+        digest: String,
     },
     /// How it goes.
     Ask {

@@ -59,13 +59,7 @@ fn complete() {
     let mount = layer.mount();
     Readers::start(open(&mount), vec![(0, SIZE)]).are_exact(&layer);
     // What mkfs.erofs put between the files is read by nobody: as much as the reader did not want is asked for here.
-    let direct = fs::File::open(layer.directory.join("data")).expect("opened");
-    let mut last = [0; 1];
-    for chunk in 0..(layer.data.len() as u64).div_ceil(CHUNK) {
-        direct
-            .read_exact_at(&mut last, chunk * CHUNK)
-            .expect("read");
-    }
+    layer.want_all();
     node.until("complete", |_, layers| layers.is_empty());
     assert!(!layer.directory.join("filled").exists());
     assert!(layer.here() == layer.data);
@@ -73,6 +67,47 @@ fn complete() {
     assert_eq!(node.open(&layer), Ok(None), "without anybody's help");
     let again = layer.mount();
     Readers::start(open(&again), vec![(0, SIZE)]).are_exact(&layer);
+}
+
+/// The number of a layer that became complete is no other's, also after the holder's death, and letting go of one layer
+/// leaves another alone: whoever has that mounted would read zeros.
+#[test]
+fn numbers_are_not_used_again() {
+    let mut node = Node::start(30);
+    let first = node.publish(1 << 20);
+    let of_first = node.open(&first).expect("opened").expect("not complete");
+    first.want_all();
+    node.until("complete", |_, layers| layers.is_empty());
+    node.kill_one("holder");
+    let second = node.publish(2 << 20);
+    let of_second = node.open(&second).expect("opened").expect("not complete");
+    assert_ne!(of_first, of_second);
+    let mount = second.mount();
+    node.close(&first, of_first);
+    node.close(&first, of_second);
+    Readers::start(open(&mount), vec![(0, 2 << 20)]).are_exact(&second);
+}
+
+/// A fetcher that refuses a layer which a dead holder had opened gives its readers errors, never zeros; once the layer is
+/// right again it is taken and read.
+#[test]
+fn refused_while_it_is_mounted() {
+    let mut node = Node::start(30);
+    let layer = node.publish(1 << 20);
+    let number = node.open(&layer).expect("opened");
+    let mount = layer.mount();
+    let index = layer.directory.join("chunks");
+    let right = fs::read(&index).expect("read");
+    fs::write(&index, b"damaged").expect("written");
+    node.kill_one("holder");
+    node.says("holder", "cannot be filled");
+    let reads = Readers::start(open(&mount), vec![(0, 4096)]).finish();
+    let error = reads[0].as_ref().expect_err("nothing is there");
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    node.open(&layer).expect_err("still refused");
+    fs::write(&index, &right).expect("written");
+    assert_eq!(node.open(&layer), Ok(number));
+    Readers::start(open(&mount), vec![(0, 1 << 20)]).are_exact(&layer);
 }
 
 /// What a crash leaves is trusted as far as its record goes: the record claims only what was on disk before it, and what
@@ -85,7 +120,7 @@ fn crashed() {
     let mount = layer.mount();
     Readers::start(open(&mount), vec![(0, 8 << 20)]).are_exact(&layer);
     drop(mount);
-    node.close(number);
+    node.close(&layer, number);
     let record = layer.directory.join("filled");
     let end = std::time::Instant::now() + super::node::PATIENCE;
     while fs::metadata(&record).expect("there").len() == 0 {

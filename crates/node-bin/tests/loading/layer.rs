@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -104,6 +105,15 @@ impl Layer {
             fsmount(fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
         };
         mounted().expect("mounted")
+    }
+
+    /// Wants all of its data, also what no file of its has.
+    pub fn want_all(&self) {
+        let direct = File::open(self.directory.join("data")).expect("opened");
+        for chunk in 0..(self.data.len() as u64).div_ceil(CHUNK) {
+            let read = direct.read_exact_at(&mut [0; 1], chunk * CHUNK);
+            read.expect("read");
+        }
     }
 
     /// What of its data is here.

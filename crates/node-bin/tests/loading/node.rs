@@ -113,8 +113,14 @@ impl Node {
         }
     }
 
-    pub fn close(&mut self, layer: u32) {
-        let closed = self.ask(|turn| ToHolder::Close { turn, layer }, None);
+    /// Lets go of a layer by the number that it was opened as.
+    pub fn close(&mut self, layer: &Layer, number: u32) {
+        let close = |turn| ToHolder::Close {
+            turn,
+            layer: number,
+            digest: layer.digest.clone(),
+        };
+        let closed = self.ask(close, None);
         assert!(matches!(closed, FromHolder::Closed { .. }), "{closed:?}");
     }
 
@@ -134,6 +140,16 @@ impl Node {
                 return;
             }
             assert!(Instant::now() < end, "{what}: {counts:?} {layers:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until a service says so in its log.
+    pub fn says(&self, name: &str, what: &str) {
+        let log = self.dir.join(format!("{name}.log"));
+        let end = Instant::now() + PATIENCE;
+        while !fs::read_to_string(&log).unwrap_or_default().contains(what) {
+            assert!(Instant::now() < end, "{name} does not say: {what}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }

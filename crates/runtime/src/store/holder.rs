@@ -50,8 +50,13 @@ impl Holder {
     ///
     /// # Errors
     /// When the holder does not answer.
-    pub fn close(&self, layer: u32) -> io::Result<()> {
-        self.ask(&ToHolder::Close { turn: 1, layer }, &[]).map(drop)
+    pub fn close(&self, digest: &str, layer: u32) -> io::Result<()> {
+        let close = ToHolder::Close {
+            turn: 1,
+            layer,
+            digest: digest.into(),
+        };
+        self.ask(&close, &[]).map(drop)
     }
 
     /// Asks, and asks its successor when the holder dies in between: everything may be said twice.

@@ -160,7 +160,7 @@ impl Layers {
             return;
         };
         let closed = match watched {
-            Ok(gone) if gone.within(GONE_MS) => holder.close(number),
+            Ok(gone) if gone.within(GONE_MS) => holder.close(digest, number),
             Ok(_) => Err(io::Error::other("its file system is still in use")),
             Err(error) => Err(error),
         };
