@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from typing import NamedTuple
 
 from dsec.errors import ImageCorrupt, NotFound, StoreUnreachable
 from dsec.images.store import LayerManifest
+from dsec.stores.chunks import unpack_chunk
 from dsec.stores.contract import Store
 from dsec.stores.fetch import fetch_index, fetch_manifest, fetch_metadata
-from dsec.stores.index import ChunkIndex
+from dsec.stores.index import MAX_BLOB, ChunkIndex
 from dsec.stores.layout import blob_name
 from dsec.stores.publish import OnBytes
 
@@ -56,20 +60,56 @@ def _wrong_sizes(store: Store, index: ChunkIndex) -> list[str]:
 def _wrong_blobs(
     store: Store, index: ChunkIndex, manifest: LayerManifest, stop: Event, progress: OnBytes
 ) -> list[str]:
-    """Each blob is held against its own name, so one that several layers share is told once for all of them."""
-    wrong, done = [], 0
+    """Each blob is held against its own name, so one that several layers share is told once for all of them.
+
+    Each chunk is then unpacked from where the index says that it is: the index itself has no digest.
+    """
+    wrong, places = [], _places(index, manifest)
     for number, name in enumerate(index.blobs):
-        if stop.is_set():
-            raise StoreUnreachable("checking was stopped", phase="store")
-        sha256, at = hashlib.sha256(), 0
-        try:
-            while piece := store.read(blob_name(name), at, _PIECE):
-                sha256.update(piece)
-                at += len(piece)
-        except NotFound:
-            pass
+        sha256, content = hashlib.sha256(), bytearray()
+        for piece in _pieces(store, blob_name(name), stop):
+            sha256.update(piece)
+            content += piece[: MAX_BLOB - len(content)]
         if sha256.hexdigest() != name:
             wrong.append(f"blob {name} is not what its name says")
-        done = manifest.data.size * (number + 1) // len(index.blobs)
-        progress(done, manifest.data.size)
+        elif lost := [at for place, at in places.get(name, {}).items() if not _is_at(place, content)]:
+            wrong.append(f"blob {name} has not, where the index says, chunk {lost[0]} and {len(lost) - 1} more")
+        progress(manifest.data.size * (number + 1) // len(index.blobs), manifest.data.size)
     return wrong
+
+
+class _Place(NamedTuple):
+    digest: bytes
+    length: int
+    offset: int
+    raw_length: int
+
+
+def _places(index: ChunkIndex, manifest: LayerManifest) -> dict[str, dict[_Place, int]]:
+    """By blob, each place once, and the number of the first chunk that lies there."""
+    found: dict[str, dict[_Place, int]] = {}
+    for number, chunk in enumerate(index.chunks):
+        if chunk.length:
+            raw_length = min(index.chunk_size, manifest.data.size - number * index.chunk_size)
+            place = _Place(chunk.digest, chunk.length, chunk.offset, raw_length)
+            found.setdefault(index.blobs[chunk.blob], {}).setdefault(place, number)
+    return found
+
+
+def _is_at(place: _Place, content: bytearray) -> bool:
+    try:
+        unpack_chunk(bytes(content[place.offset : place.offset + place.length]), place.raw_length, place.digest)
+    except ImageCorrupt:
+        return False
+    return True
+
+
+def _pieces(store: Store, name: str, stop: Event) -> Iterator[bytes]:
+    """Nothing of what is missing."""
+    at = 0
+    with contextlib.suppress(NotFound):
+        while piece := store.read(name, at, _PIECE):
+            if stop.is_set():
+                raise StoreUnreachable("checking was stopped", phase="store")
+            yield piece
+            at += len(piece)

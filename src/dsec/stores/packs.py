@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -124,9 +125,20 @@ class Packer:
 
 
 def known_places(index: ChunkIndex, refused: frozenset[str] = frozenset()) -> dict[bytes, Place]:
-    """Where the chunks of a published layer lie, without those in blobs that are about to be removed."""
+    """Where the chunks of a published layer lie, without those in blobs that are about to be removed.
+
+    Also without those in blobs where two chunks overlap: such an index is damaged.
+    """
+    stored = sorted(
+        {(chunk.blob, chunk.offset, chunk.length, chunk.digest) for chunk in index.chunks if chunk.length}
+    )
+    untrue = {
+        blob
+        for (blob, offset, length, _), (next_blob, next_offset, *_) in itertools.pairwise(stored)
+        if blob == next_blob and next_offset < offset + length
+    }
     return {
-        chunk.digest: Place(index.blobs[chunk.blob], chunk.length, chunk.offset)
-        for chunk in index.chunks
-        if chunk.length and index.blobs[chunk.blob] not in refused
+        digest: Place(index.blobs[blob], length, offset)
+        for blob, offset, length, digest in stored
+        if blob not in untrue and index.blobs[blob] not in refused
     }

@@ -18,7 +18,7 @@ import zstandard
 
 from dsec.errors import ImageCorrupt, NotFound, StoreError, StoreUnreachable
 from dsec.images.store import CHUNK_SIZE, LayerManifest, canonical, digest_of
-from dsec.stores.chunks import pack_chunk
+from dsec.stores.chunks import pack_chunk, unpack_chunk
 from dsec.stores.contract import Store
 from dsec.stores.index import ChunkIndex, check_index, decode_index, encode_index
 from dsec.stores.layout import (
@@ -97,7 +97,8 @@ class _Publication:
         self._mend = mend
         self._sent = 0
         self._missing: set[str] = set()
-        """Blobs that other layers name and the store has not."""
+        """Blobs that other layers name and the store has not, or not as they say."""
+        self._looked_at: set[str] = set()
 
     def run(self) -> Published:
         store, digest = self._store, self._digest
@@ -165,7 +166,7 @@ class _Publication:
         known = {} if self._mend else self._known(doomed)
         with _Uploads(self._put_pack) as uploads:
             packer = Packer(uploads.add, known, doomed)
-            self._read(packer)
+            self._read(packer, known)
             index = packer.index(CHUNK_SIZE)
         # From here to the index is a moment, and what is doomed now is removed a day later at the earliest.
         absent = self._absent(index)
@@ -217,7 +218,23 @@ class _Publication:
             self._store.put(blob_name(name), content)
             self._sent += len(content)
 
-    def _read(self, packer: Packer) -> None:
+    def _look_at(self, known: dict[bytes, Place], digest: bytes, length: int) -> None:
+        """Read the first chunk that is taken of each blob of another layer: its index may be damaged.
+
+        All of them would be to fetch what need not be sent. One that is not there takes the others of its blob along.
+        """
+        blob, stored, offset = known[digest]
+        if blob in self._looked_at:
+            return
+        self._looked_at.add(blob)
+        try:
+            unpack_chunk(self._store.read(blob_name(blob), offset, stored), length, digest)
+        except (NotFound, ImageCorrupt):
+            self._missing.add(blob)
+            for each in [each for each, place in known.items() if place.blob == blob]:
+                del known[each]
+
+    def _read(self, packer: Packer, known: dict[bytes, Place]) -> None:
         """Every chunk of the data to the packer, in order; raises ImageCorrupt if they are not the layer's."""
         total, done, digests = self._manifest.data.size, 0, hashlib.sha256()
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
@@ -225,6 +242,9 @@ class _Publication:
                 if self._stop.is_set():
                     raise StoreUnreachable("publishing was stopped", phase="store")
                 hashes = list(pool.map(lambda chunk: hashlib.sha256(chunk).digest(), group))
+                for digest, chunk in zip(hashes, group, strict=True):
+                    if digest in known:
+                        self._look_at(known, digest, len(chunk))
                 wanted = {digest: chunk for digest, chunk in zip(hashes, group, strict=True) if packer.needs(digest)}
                 packed = dict(zip(wanted, pool.map(pack_chunk, wanted.values()), strict=True))
                 for digest, chunk in zip(hashes, group, strict=True):

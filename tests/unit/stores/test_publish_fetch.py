@@ -17,7 +17,7 @@ from dsec.errors import ImageCorrupt, NotFound, StoreDenied, StoreFull, StoreUnr
 from dsec.images.store import LayerManifest
 from dsec.stores.check import check_stored
 from dsec.stores.fetch import fetch, fetch_index
-from dsec.stores.index import ChunkIndex
+from dsec.stores.index import ChunkIndex, StoredChunk, encode_index
 from dsec.stores.layout import index_name, manifest_name, metadata_name
 from dsec.stores.memory import MemoryStore
 from dsec.stores.packs import Packer
@@ -215,6 +215,43 @@ def test_a_damaged_store_never_gives_a_layer(tmp_path: Path, part: str, damage: 
     _publish(store, layer, mend=True)
     assert check_stored(store, layer[2], tmp_path, deep=True, stop=Event(), progress=_quiet) == []
     assert _fetch(store, layer[2], tmp_path / "out") == bytes_of(layer[0])
+
+
+def _swapped(chunks: list[StoredChunk]) -> list[StoredChunk]:
+    one, two = chunks[0], chunks[1]
+    return [one._replace(offset=two.offset), two._replace(offset=one.offset), *chunks[2:]]
+
+
+def _moved(chunks: list[StoredChunk]) -> list[StoredChunk]:
+    return [*chunks[:2], chunks[2]._replace(offset=chunks[2].offset - 1), *chunks[3:]]
+
+
+def _cut(chunks: list[StoredChunk]) -> list[StoredChunk]:
+    return [chunks[0]._replace(length=chunks[0].length - 1), *chunks[1:]]
+
+
+@pytest.mark.parametrize("damage", [_swapped, _moved, _cut])
+def test_a_damaged_index_is_found_and_not_believed(
+    tmp_path: Path, damage: Callable[[list[StoredChunk]], list[StoredChunk]]
+) -> None:
+    """Places that are not where the chunks are: a deep check tells, and the next version does not rely on them."""
+    one = make_layer(tmp_path / "one", b"".join(chunk(i) for i in range(4)))
+    two = make_layer(tmp_path / "two", b"".join(chunk(i) for i in range(5)))
+    store = MemoryStore()
+    _publish(store, one)
+    index = _index(store, one)
+    store.put(
+        index_name(one[2]),
+        encode_index(ChunkIndex(index.chunk_size, index.blobs, tuple(damage(list(index.chunks))))),
+    )
+    faults = check_stored(store, one[2], tmp_path, deep=True, stop=Event(), progress=_quiet)
+    assert len(faults) == 1
+    assert "where the index says" in faults[0]
+    _publish(store, two)
+    assert check_stored(store, two[2], tmp_path, deep=True, stop=Event(), progress=_quiet) == []
+    assert _fetch(store, two[2], tmp_path / "out") == bytes_of(two[0])
+    _publish(store, one, mend=True)
+    assert check_stored(store, one[2], tmp_path, deep=True, stop=Event(), progress=_quiet) == []
 
 
 def test_a_fetch_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
