@@ -17,6 +17,7 @@ from dsec.edge.web import answered, body_as, json_answer
 from dsec.edge.wire_layers import image_info
 from dsec.errors import ImageCorrupt, ImageNotFound
 from dsec.images import Image, parse_image
+from dsec.images.node_layers import NodeLayers
 from dsec.images.threads import in_thread
 from dsec.stores.contract import Store
 from dsec.stores.stored_images import ImageRecord, check_image, list_images, put_image, read_image
@@ -72,14 +73,15 @@ class StoredImages:
         wanted = str(parse_image(reference))
         record = await in_thread(lambda _: read_image(store, wanted))
         layers = self._images.layers
-        done, pulled = 0, list[str]()
+        done = 0
         with self._images.holding(record.layers):
             for digest in dict.fromkeys(record.layers):
                 if not layers.has(digest):
-                    pulled.append(digest)
                     await self._stores.pull(f"@sha256:{digest}", name, _part(progress, done, 0), move=False)
                 done += layers.size(digest)
-            return layers.compose_image(wanted, record.digest, record.config, record.layers, pulled)
+            # Also what an earlier fetch had pulled that broke off.
+            pinned = [each for each in record.layers if _is_only_pinned(layers, each)]
+            return layers.compose_image(wanted, record.digest, record.config, record.layers, pinned)
 
     async def list(self, store_name: str) -> list[types.StoredImage]:
         """The images of a store, by name."""
@@ -104,6 +106,10 @@ def _may(store: Store, record: ImageRecord, *, move: bool) -> None:
             raise
         return
     check_image(store, there, record, move=move)
+
+
+def _is_only_pinned(layers: NodeLayers, digest: str) -> bool:
+    return [each.tag for each in layers.tags_of(digest)] == [f"@sha256:{digest}"]
 
 
 def _part(progress: OnStoreBytes, before: int, total: int) -> OnStoreBytes:

@@ -190,11 +190,11 @@ class NodeLayers:
         return self._catalogue.put_tag(tag, digest, environment)
 
     def compose_image(
-        self, reference: str, digest: str, config: ImageConfig, layers: Sequence[str], pulled: Sequence[str]
+        self, reference: str, digest: str, config: ImageConfig, layers: Sequence[str], pinned: Sequence[str]
     ) -> Image:
-        """Let a reference mean an image whose layers are all here; those ``pulled`` for it lose their pin."""
+        """Let a reference mean an image whose layers are all here; those ``pinned`` for it lose their pin."""
         image = self._catalogue.put_image(reference, digest, config, layers)
-        for each in pulled:
+        for each in pinned:
             self._catalogue.drop_tag(f"@sha256:{each}")
         return image
 
