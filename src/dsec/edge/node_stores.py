@@ -20,10 +20,10 @@ from dsec.images.threads import in_thread
 from dsec.node.config import NodeConfig, default_store
 from dsec.stores.bucket import BucketStore
 from dsec.stores.check import check_stored
-from dsec.stores.collect import Collected, claim, collect, release
+from dsec.stores.collect import Collected, collect, release
 from dsec.stores.contract import Store
 from dsec.stores.directory import DirectoryStore
-from dsec.stores.fetch import fetch, fetch_sparse
+from dsec.stores.fetch import fetch, fetch_claimed
 from dsec.stores.layout import TagRecord
 from dsec.stores.publish import Published, publish
 from dsec.stores.settings import DirectoryAddress, parse_address
@@ -167,9 +167,8 @@ class NodeStores:
         """Without its data, which is fetched as it is read; a claim keeps it in the store for this node."""
         layers = self._images.layers
         claimant = claimant_of(self._config)
-        await in_thread(lambda _: claim(store, digest, claimant))
         with layers.receiving(digest) as target:
-            manifest = await in_thread(lambda _: fetch_sparse(store, digest, target))
+            manifest = await in_thread(lambda _: fetch_claimed(store, digest, target, claimant))
             return await layers.adopt_sparse(target, manifest, name, environment)
 
     async def let_go(self, digests: Sequence[str]) -> None:

@@ -112,6 +112,11 @@ class _Collection:
         mark = marks.get(name)
         return mark is not None and self._now - mark.modified >= self._grace_s
 
+    def _is_due_yet(self, name: str) -> bool:
+        """Asked of the store right before each removal: the list of marks is as old as this clean-up."""
+        mark = self._store.stat(f"{DOOMED}/{name}")
+        return mark is not None and self._now - mark.modified >= self._grace_s
+
     def _keep(self, name: str, marks: dict[str, Entry]) -> None:
         if name in marks and not self._dry_run:
             self._store.delete(f"{DOOMED}/{name}")
@@ -136,9 +141,9 @@ class _Collection:
     def _remove_layer(self, digest: str, entries: Iterable[Entry]) -> bool:
         """Its manifest first: from then on it is not whole, and nobody begins to read it. False: it stays."""
         if not self._dry_run:
-            if self._store.stat(f"{DOOMED}/{LAYERS}/{digest}") is None:
-                return False  # Somebody has begun to publish it again.
             for name in (manifest_name(digest), index_name(digest), metadata_name(digest)):
+                if not self._is_due_yet(f"{LAYERS}/{digest}"):
+                    return False  # Somebody has begun to publish it again, or claimed it.
                 self._store.delete(name)
             self._store.delete(f"{DOOMED}/{LAYERS}/{digest}")
         self._done.removed_layers.append(digest)
@@ -153,6 +158,8 @@ class _Collection:
             return
         elif self._is_due(own, marks):
             if not self._dry_run:
+                if not self._is_due_yet(own):
+                    return  # Another clean-up was first: by now it may have been published anew.
                 self._store.delete(own)
                 self._store.delete(f"{DOOMED}/{own}")
             self._done.removed_blobs.append(name)

@@ -20,12 +20,13 @@ from dsec.errors import ImageCorrupt, NotFound, StoreUnreachable
 from dsec.images.disk import full_disk_typed
 from dsec.images.store import CHUNK_SIZE, LayerManifest
 from dsec.stores.chunks import unpack_chunk
+from dsec.stores.collect import claim, release
 from dsec.stores.contract import Store
 from dsec.stores.index import ChunkIndex, StoredChunk, check_index, decode_index, encode_index
 from dsec.stores.layout import blob_name, decode_manifest, index_name, manifest_name, metadata_name
 from dsec.stores.publish import OnBytes
 
-__all__ = ["fetch", "fetch_index", "fetch_manifest", "fetch_metadata", "fetch_sparse"]
+__all__ = ["fetch", "fetch_claimed", "fetch_index", "fetch_manifest", "fetch_metadata", "fetch_sparse"]
 
 _MOST_RANGE = 8 << 20
 _READERS = 8
@@ -119,6 +120,23 @@ def fetch_sparse(store: Store, digest: str, target: Path) -> LayerManifest:
             with (target / name).open("wb") as file:
                 file.truncate(size)
     return manifest
+
+
+def fetch_claimed(store: Store, digest: str, target: Path, claimant: str) -> LayerManifest:
+    """``fetch_sparse`` of a layer that the store keeps from now on for ``claimant``; errors as there."""
+    try:
+        for _ in range(_TRIES):
+            claim(store, digest, claimant)
+            manifest = fetch_sparse(store, digest, target)
+            # A clean-up that looked for claims before there was this one may have been removing it until now.
+            if all(store.stat(name) is not None for name in (manifest_name(digest), index_name(digest))):
+                return manifest
+    except NotFound:
+        release(store, digest, claimant)
+        raise
+    raise StoreUnreachable(
+        f"{store.title}: layer {digest} vanishes while it is pulled", phase="store", remedy="Push it, then pull again"
+    )
 
 
 class _Fetch:

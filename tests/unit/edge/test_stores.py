@@ -19,7 +19,7 @@ from dsec.images.references import parse_layer
 from dsec.node.config import NodeConfig, StoreSettings
 from dsec.stores.directory import DirectoryStore
 from dsec.stores.fetch import fetch_sparse
-from dsec.stores.layout import TagRecord, tag_name
+from dsec.stores.layout import TagRecord, manifest_name, tag_name
 from dsec.stores.publish import publish
 from dsec.stores.stored_images import ImageRecord, put_image
 from dsec.stores.tags import put_tag
@@ -102,7 +102,7 @@ async def test_a_layer_that_is_pulled_again_keeps_its_claim(shelf: Shelf, monkey
         assert go_on.wait(30)
         return fetch_sparse(*arguments)
 
-    monkeypatch.setattr("dsec.edge.node_stores.fetch_sparse", slowly)
+    monkeypatch.setattr("dsec.stores.fetch.fetch_sparse", slowly)
     pulling = asyncio.create_task(shelf.pull(TAGS[0]))
     assert await asyncio.to_thread(claimed.wait, 30)
     letting = asyncio.create_task(shelf.stores.let_go([digest]))
@@ -120,6 +120,22 @@ async def test_removed_images_let_their_layers_go(shelf: Shelf) -> None:
     assert shelf.claims() == {digest}
     await shelf.api.call("DELETE", "/v1/images/i:1")
     assert not shelf.images.layers.has(digest)
+    assert shelf.claims() == set()
+
+
+async def test_a_fetch_of_an_image_that_broke_off_leaves_no_pins(shelf: Shelf) -> None:
+    """The next fetch takes over what the first one pulled: with the image all of its layers go, and their claims."""
+    first, second = shelf.published(seed=1), shelf.published(seed=2)
+    _put_image(shelf, first, second)
+    manifest = shelf.store.read(manifest_name(second))
+    shelf.store.delete(manifest_name(second))
+    assert b"error" in await shelf.fetch_image()
+    assert (shelf.images.layers.has(first), shelf.claims()) == (True, {first})
+    shelf.store.put(manifest_name(second), manifest)
+    await shelf.fetch_image()
+    assert shelf.images.list_layers() == []
+    assert shelf.claims() == {first, second}
+    await shelf.api.call("DELETE", "/v1/images/i:1")
     assert shelf.claims() == set()
 
 

@@ -13,8 +13,8 @@ from dsec.images.catalogue import ImageConfig
 from dsec.images.references import parse_layer
 from dsec.images.store import LayerManifest
 from dsec.stores.collect import claim, collect, release
-from dsec.stores.fetch import fetch
-from dsec.stores.layout import TagRecord, index_name, tag_name
+from dsec.stores.fetch import fetch, fetch_claimed
+from dsec.stores.layout import TagRecord, index_name, manifest_name, metadata_name, tag_name
 from dsec.stores.memory import MemoryStore
 from dsec.stores.publish import publish
 from dsec.stores.stored_images import ImageRecord, put_image
@@ -247,3 +247,106 @@ def test_an_image_keeps_its_layers(world: World) -> None:
         collect(world.store)
         world.now += 100_000
     world.assert_whole(layer)
+
+
+def test_two_clean_ups_at_once_remove_nothing_new(world: World) -> None:
+    """What one removed, and a publisher has put there anew, the other one leaves alone: a blob, a layer's parts."""
+    layer, other = world.layer(1, 2), world.layer(1, 2, 3)
+    world.push(layer, "workspace/w:1")
+    drop_tag(world.store, TAG)
+    collect(world.store)
+    world.now += 86_401
+    collect(world.store)  # The layer is gone,
+    collect(world.store)  # its blob is doomed.
+    world.now += 86_401
+
+    def meanwhile(act: str, name: str) -> None:
+        if (act, name) == ("list", "claims"):
+            world.store.before = lambda _, __: None
+            collect(world.store)
+            assert world.blobs() == set()
+            world.push(layer, "workspace/w:1")
+
+    world.store.before = meanwhile
+    collect(world.store)
+    world.assert_whole(layer)
+    world.push(other)
+    collect(world.store)
+    world.now += 86_401
+    seen: list[str] = []
+
+    def after_the_manifest(act: str, name: str) -> None:
+        if manifest_name(other[2]) not in world.store.objects:
+            seen.append(name)
+            world.store.before = lambda _, __: None
+            world.push(other, "workspace/w:2")
+
+    world.store.before = after_the_manifest
+    collect(world.store)
+    assert seen
+    world.assert_whole(other)
+
+
+def test_a_claim_in_the_middle_of_a_clean_up(world: World, tmp_path: Path) -> None:
+    """Before whichever of its acts a layer is claimed and pulled: it stays whole, or the pull is told.
+
+    Of a removal itself the look at the mark before it is tried: from there to the removal there is no way back.
+    """
+    acts, outcomes = 0, set[str]()
+
+    def scenario(world: World, at: int) -> None:
+        nonlocal acts
+        layer = world.layer(1)
+        world.push(layer)
+        collect(world.store)
+        world.now += 86_401
+        acts = 0
+        outcome = ""
+
+        def before(act: str, name: str) -> None:
+            nonlocal acts, outcome
+            if act == "delete" and name.startswith("layers/"):
+                return
+            acts += 1
+            if acts != at:
+                return
+            world.store.before = lambda _, __: None
+            try:
+                target = world._folder / "sparse"
+                target.mkdir()
+                fetch_claimed(world.store, layer[2], target, "local-1")
+                outcome = "claimed"
+            except (NotFound, ImageCorrupt):
+                outcome = "told"
+
+        world.store.before = before
+        collect(world.store)
+        world.store.before = lambda _, __: None
+        for _ in range(3):
+            collect(world.store)
+            world.now += 86_401
+        if outcome == "claimed":
+            world.assert_whole(layer)
+        outcomes.add(outcome)
+
+    scenario(world, 0)
+    for at in range(1, acts + 1):
+        scenario(World(tmp_path / f"at{at}"), at)
+    assert outcomes == {"", "claimed", "told"}
+
+
+def test_a_pull_that_a_clean_up_overtakes(world: World, tmp_path: Path) -> None:
+    """A layer removed while its metadata is read is not taken for one that the store keeps; no claim stays."""
+    layer = world.layer(1)
+    world.push(layer)
+
+    def before(act: str, name: str) -> None:
+        if (act, name) == ("read", metadata_name(layer[2])):
+            world.store.delete(manifest_name(layer[2]))
+            world.store.delete(index_name(layer[2]))
+
+    world.store.before = before
+    (tmp_path / "out").mkdir()
+    with pytest.raises(NotFound):
+        fetch_claimed(world.store, layer[2], tmp_path / "out", "local-1")
+    assert list(world.store.list("claims")) == []
