@@ -128,6 +128,7 @@ async fn enter(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec) -> WireResult<
     }
     fault!("runtime.exec.leaf");
     let launched = launch(node, exec, spec, &leaf).await;
+    node.warm.used(&leaf, node.descriptor_limit);
     if launched.is_err() {
         sandbox.give_leaf(&node.pool, index);
     }

@@ -92,7 +92,9 @@ impl Running {
             pipe,
             ended,
         };
-        match running.spawn(&who, theirs, operation).await {
+        let spawned = running.spawn(&who, theirs, operation).await;
+        node.warm.used(&running.leaf, node.descriptor_limit);
+        match spawned {
             Ok(()) => {
                 fault!("runtime.write.spawned");
                 Ok(running)

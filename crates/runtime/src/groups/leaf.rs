@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::layout::V1;
-use super::{directory, field, put};
+use super::{directory, field, has_processes, put};
 
 /// Counters that the kernel cannot set back, as they were when the leaf was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,7 +96,7 @@ impl Leaf {
     /// Whether no process is in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        field(&self.v2.join("cgroup.events"), "populated") == 0
+        !has_processes(&self.v2)
     }
 
     /// OOM kills so far.

@@ -40,6 +40,23 @@ fn field(file: &Path, key: &str) -> u64 {
     field_of(&text, key)
 }
 
+/// Whether a group has processes, by its `cgroup.events`; one that cannot be read counts as having some, one that is gone
+/// has none.
+fn populated(text: io::Result<u64>) -> bool {
+    match text {
+        Ok(count) => count != 0,
+        Err(error) => {
+            error.kind() != io::ErrorKind::NotFound && error.raw_os_error() != Some(libc::ENODEV)
+        }
+    }
+}
+
+/// As [`populated`], of a group's directory.
+fn has_processes(group: &Path) -> bool {
+    let text = sys::small_file(&group.join("cgroup.events"));
+    populated(text.map(|text| field_of(&text, "populated")))
+}
+
 fn field_of(text: &str, key: &str) -> u64 {
     let value = text
         .lines()
@@ -60,7 +77,8 @@ fn directory(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::field_of;
+    use super::{field_of, populated};
+    use std::io;
 
     /// A key is found whole, not as the beginning of a longer one.
     #[test]
@@ -68,5 +86,14 @@ mod tests {
         let text = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n";
         assert_eq!(field_of(text, "oom_kill"), 3);
         assert_eq!(field_of(text, "missing"), 0);
+    }
+
+    /// A kill is never confirmed because nothing could be read.
+    #[test]
+    fn a_group_that_cannot_be_read_is_not_empty() {
+        let failed = |errno| populated(Err(io::Error::from_raw_os_error(errno)));
+        assert!(failed(libc::EMFILE) && failed(libc::ENOMEM));
+        assert!(!failed(libc::ENOENT) && !failed(libc::ENODEV));
+        assert!(populated(Ok(1)) && !populated(Ok(0)));
     }
 }

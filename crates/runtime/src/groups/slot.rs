@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::layout::V1;
-use super::{directory, field, number, put, Baseline, Layout, Leaf};
+use super::{directory, field, has_processes, number, put, Baseline, Layout, Leaf};
 use dsec_proto::runtime::Usage;
 
 const PERIOD_US: u64 = 100_000;
@@ -183,7 +183,7 @@ impl SlotGroups {
     /// Whether no process is in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        field(&self.v2.join("cgroup.events"), "populated") == 0
+        !has_processes(&self.v2)
     }
 
     /// Forks that the limit refused, so far.

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
-use super::{field_of, Entry, Leaf};
+use super::{field_of, populated, Entry, Leaf};
 
 /// Most leaves that are warm.
 const MOST: u64 = 256;
@@ -25,10 +25,10 @@ impl Gauge {
         Ok(Self(file))
     }
 
-    fn text<T>(&self, with: impl Fn(&str) -> T) -> Option<T> {
+    fn text<T>(&self, with: impl Fn(&str) -> T) -> io::Result<T> {
         let mut buffer = [0; 1024];
-        let length = self.0.read_at(&mut buffer, 0).ok()?;
-        Some(with(&String::from_utf8_lossy(&buffer[..length])))
+        let length = self.0.read_at(&mut buffer, 0)?;
+        Ok(with(&String::from_utf8_lossy(&buffer[..length])))
     }
 
     fn field(&self, key: &str) -> u64 {
@@ -36,7 +36,7 @@ impl Gauge {
     }
 
     fn number(&self) -> Option<u64> {
-        self.text(|text| text.trim().parse().ok()).flatten()
+        self.text(|text| text.trim().parse().ok()).ok()?
     }
 }
 
@@ -137,7 +137,7 @@ impl WarmLeaf {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match &self.gauges().events {
-            Some(events) => events.field("populated") == 0,
+            Some(events) => !populated(events.text(|text| field_of(text, "populated"))),
             None => self.leaf.is_empty(),
         }
     }
