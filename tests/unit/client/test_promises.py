@@ -120,6 +120,19 @@ async def test_a_cancelled_exec_is_killed_and_confirmed(fake: FakeNode, client: 
     assert known is not None and known.killed.is_set()
 
 
+async def test_a_server_without_kills_on_the_websocket_gets_them_by_route(fake: FakeNode, client: DSecClient) -> None:
+    """A node of the release before answers Unsupported: the exec is killed all the same."""
+    sandbox = await client.sandbox("image")
+    task = asyncio.create_task(sandbox.exec("hang"))
+    await _until_started(fake, ["hang"])
+    fake.edge.fail_next("WS kill", dsec.Unsupported("this server has no method 'kill'"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    known = fake.edge.exec_of(["hang"])
+    assert known is not None and known.killed.is_set()
+
+
 async def test_a_timeout_around_an_exec_kills_it(fake: FakeNode, client: DSecClient) -> None:
     """asyncio.timeout around run_shell is a cancellation: TimeoutError comes after the kill."""
     sandbox = await client.sandbox("image")
