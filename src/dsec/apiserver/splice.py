@@ -181,7 +181,11 @@ class Splice(asyncio.Protocol):
             edge.pause_reading()
             self.pause_reading()
             ends = descriptor_of(self._transport), descriptor_of(edge)
-            self._joined = Joined(*ends, first=b"".join([request, *self._early]), back=b"", over=self.close)
+            try:
+                self._joined = Joined(*ends, first=b"".join([request, *self._early]), back=b"", over=self.close)
+            except OSError as error:
+                self._refuse(NodeError(f"the apiserver cannot join two connections: {error}", phase="stream"))
+                return
             self._early.clear()
             self.opened(admitted, self)
             return

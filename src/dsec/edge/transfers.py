@@ -174,7 +174,11 @@ class Transfer(asyncio.Protocol):
         asked = b"".join([len(opening).to_bytes(4, "big"), opening, *self._early])
         self._early.clear()
         ends = descriptor_of(self._transport), descriptor_of(runtime)
-        self._joined = Joined(*ends, first=asked, back=answer, over=self.close)
+        try:
+            self._joined = Joined(*ends, first=asked, back=answer, over=self.close)
+        except OSError as error:
+            self._refuse(NodeError(f"the edge cannot join two connections: {error}", phase="stream"))
+            return
         fault("edge.transfer.joined")
 
     def _refuse(self, error: DSecError) -> None:

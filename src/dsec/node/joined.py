@@ -29,19 +29,22 @@ class Joined:
     """Begins at once. ``over`` is called, once, when either side has ended or is broken; ``close`` follows it.
 
     The transports that own the sockets must not read, and must have nothing left to write: ``first`` and ``back`` are
-    sent before all else, to the other socket and to the one.
+    sent before all else, to the other socket and to the one. Raises OSError when no descriptor is left: then it holds
+    none.
     """
 
     def __init__(self, one: int, other: int, first: bytes, back: bytes, over: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._told = over
         self._over = False
-        # Numbers of its own: the loop lets nobody else wait for those of its transports.
-        self._ends = (os.dup(one), os.dup(other))
-        self._ways = (
-            _Way(self._loop, self._ends[0], self._ends[1], first, self._ended),
-            _Way(self._loop, self._ends[1], self._ends[0], back, self._ended),
-        )
+        with contextlib.ExitStack() as undo:
+            # Numbers of its own: the loop lets nobody else wait for those of its transports.
+            self._ends = (_copy(one, undo), _copy(other, undo))
+            there = _Way(self._loop, self._ends[0], self._ends[1], first, self._ended)
+            undo.callback(there.close)
+            back_again = _Way(self._loop, self._ends[1], self._ends[0], back, self._ended)
+            undo.pop_all()
+        self._ways = (there, back_again)
         for way in self._ways:
             way.begin()
 
@@ -59,6 +62,12 @@ class Joined:
         for end in ends:
             if end >= 0:
                 os.close(end)
+
+
+def _copy(fd: int, undo: contextlib.ExitStack) -> int:
+    copy = os.dup(fd)
+    undo.callback(os.close, copy)
+    return copy
 
 
 class _Way:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +36,10 @@ def _pair(kind: str) -> Pair:
     for each in pair:
         each.setblocking(False)
     return pair
+
+
+def _descriptors() -> set[str]:
+    return {each.name for each in Path("/proc/self/fd").iterdir()}
 
 
 async def _exactly(source: socket.socket, count: int) -> bytes:
@@ -104,3 +110,27 @@ async def test_one_end_is_the_end(pairs: tuple[Pair, Pair], ender: int) -> None:
     pairs[1][1].close()
     assert await asyncio.get_running_loop().sock_recv(ends[1 - ender], 1) == b""
     assert len(over) == 1
+
+
+async def test_without_descriptors_nothing_is_held(pairs: tuple[Pair, Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+    """OSError at any of its four openings, and what was opened before is closed again."""
+    (_, one), (_, other) = pairs
+    real = {"dup": os.dup, "pipe2": os.pipe2}
+    for allowed in range(4):
+        left = iter(range(allowed))
+
+        def short(call: str, left: Iterator[int] = left) -> Callable[..., object]:
+            def asked(*arguments: int) -> object:
+                if next(left, None) is None:
+                    raise OSError(24, "Too many open files")
+                return real[call](*arguments)
+
+            return asked
+
+        before = _descriptors()
+        with monkeypatch.context() as scarce:
+            scarce.setattr(os, "dup", short("dup"))
+            scarce.setattr(os, "pipe2", short("pipe2"))
+            with pytest.raises(OSError, match="Too many open files"):
+                Joined(one.fileno(), other.fileno(), first=b"", back=b"", over=lambda: None)
+        assert _descriptors() == before
