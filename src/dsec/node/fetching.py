@@ -8,10 +8,18 @@ from typing import Any
 
 import msgspec
 
+from dsec.errors import InvalidArgument
 from dsec.node.config import NodeConfig, default_store
 from dsec.stores.settings import DirectoryAddress, parse_address
 
 __all__ = ["fetcher_config", "write_fetcher_json"]
+
+_ROLES = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+"""What leads to credentials that only the edge can get."""
 
 
 def fetcher_config(config: NodeConfig, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -26,6 +34,12 @@ def _place(config: NodeConfig, name: str, environment: Mapping[str, str]) -> dic
     address = parse_address(own.url, endpoint=own.endpoint, region=own.region, environment=environment)
     if isinstance(address, DirectoryAddress):
         return {"directory": {"path": str(address.path)}}
+    asked_for = [name for name in _ROLES if name in environment]
+    if asked_for and not address.secrets:
+        raise InvalidArgument(
+            f"layers of store {name!r} cannot be read on demand with the credentials that {asked_for[0]} leads to",
+            remedy="Use access keys, an instance role, or on_demand = false",
+        )
     told = {
         "bucket": address.bucket,
         "prefix": address.prefix,

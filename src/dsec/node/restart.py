@@ -54,6 +54,8 @@ def restart(
         binaries = find_binaries()
         check_databases(paths)
         renew_files(config, binaries)
+        if "fetcher" in chosen:
+            write_fetcher_json(config)
         for part in chosen:
             say(f"restarting {part}")
             restart_part(config, binaries, part, deadline=time.monotonic() + timeout_s)
@@ -77,8 +79,10 @@ def restart_part(config: NodeConfig, binaries: Binaries, part: str, *, deadline:
 
 
 def renew_files(config: NodeConfig, binaries: Binaries) -> None:
-    """The runtime's file names the installed init; the table is what a keeper reads that is started anew."""
-    write_fetcher_json(config)
+    """The runtime's file names the installed init; the table is what a keeper reads that is started anew.
+
+    The fetcher's file is left alone: it holds the credentials of whom it was made for.
+    """
     runtime = msgspec.json.decode(config.paths.runtime_json.read_bytes(), type=dict[str, object])
     runtime["init_path"] = str(binaries.init)
     partial = config.paths.runtime_json.with_suffix(".new")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from dsec.errors import InvalidArgument
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig, StoreSettings
 from dsec.node.fetching import fetcher_config
@@ -71,6 +73,13 @@ def test_the_fetcher_asks_the_default_store_first() -> None:
             "access_key_id": "k", "secret_access_key": "s",
         }
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI"])
+def test_credentials_that_only_the_edge_can_get_are_refused(name: str) -> None:
+    """A store that could be pulled from, but not read on demand, is told before the node is up."""
+    with pytest.raises(InvalidArgument, match=name):
+        fetcher_config(ON_DEMAND, {name: "x", "HOME": "/nonexistent"})
 
 
 def test_only_root_reaches_the_inner_sockets() -> None:
