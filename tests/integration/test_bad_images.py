@@ -174,7 +174,7 @@ async def test_files_of_the_client_that_are_not_there(client: dsec.DSecClient, t
     with pytest.raises(dsec.CallerError):
         await client.layers.build(tmp_path / "none", "workspace/none:1")
     with pytest.raises(dsec.InvalidArgument):
-        await client.layers.build(tmp_path, "base/none:1")
+        await client.layers.build(tmp_path, "elsewhere/none:1")
     with pytest.raises(dsec.InvalidArgument):
         await client.layers.build(tmp_path, "workspace/none:1", at="relative")
 
