@@ -58,7 +58,7 @@ impl Holder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => make(&mut keeper)?,
             Err(error) => return Err(error),
         };
-        let layers = Layers::take_up(&mut keeper, &group)?;
+        let layers = Layers::take_up(&mut keeper, &group).inspect_err(|_| keeper.outlive())?;
         tracing::info!(open = journal.open_count(), "holding");
         Ok(Self {
             group,

@@ -10,9 +10,12 @@ use dsec_proto::keeper::{Answer, Call, Message, Object, Request, VERSION};
 use dsec_proto::packet;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::net::{connect, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::time::Timespec;
 
 use crate::table;
 
+/// How long the holder outlives the keeper.
+const LAST: Duration = Duration::from_secs(10);
 /// A former holder's connection may not have been seen to be gone yet.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -96,6 +99,26 @@ impl Keeper {
         }
     }
 
+    /// Whether nobody is at the other end.
+    fn is_gone(&self) -> bool {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let mut waits = [PollFd::new(&self.socket, PollFlags::empty())];
+        let found = poll(&mut waits, Some(&now)).is_ok();
+        found && waits[0].revents().contains(PollFlags::HUP)
+    }
+
+    /// To be called before the group is closed for good: without a keeper it is the last descriptor of it, and the kernel
+    /// would let every reader through, to zeros. The runtime sees the same and kills them all in the meantime.
+    pub fn outlive(&self) {
+        if self.is_gone() {
+            tracing::error!("the keeper is gone");
+            std::thread::sleep(LAST);
+        }
+    }
+
     fn until<T>(
         &self,
         what: PollFlags,
@@ -167,5 +190,32 @@ impl Keeper {
 impl AsFd for Keeper {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::socketpair;
+
+    use super::*;
+
+    /// A keeper that dies during a call is seen to be gone by then; one that lives is not, whether or not it answers.
+    #[test]
+    fn a_dead_keeper_is_gone() {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
+        let mut keeper = Keeper {
+            socket: ours,
+            next: 1,
+        };
+        assert!(!keeper.is_gone());
+        rustix::io::write(&theirs, b"what nobody asked for").expect("written");
+        assert!(!keeper.is_gone());
+        drop(theirs);
+        keeper
+            .call(Call::List { after: None }, &[])
+            .expect_err("dead");
+        assert!(keeper.is_gone());
     }
 }

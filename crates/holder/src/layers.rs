@@ -240,7 +240,8 @@ impl Layers {
         };
         let [manifest, chunks, filled] = &layer.told;
         let files = [manifest, chunks, &layer.data, filled, &layer.shared];
-        let fds = files.map(OwnedFd::try_clone);
+        // They may wait long for a fetcher that does not read.
+        let fds = files.map(table::copy);
         let fds = fds.into_iter().collect::<io::Result<_>>()?;
         Ok(Some((layer.digest.clone(), fds)))
     }
@@ -325,4 +326,44 @@ fn content(file: &OwnedFd) -> io::Result<Vec<u8>> {
     }
     bytes.truncate(have);
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// What waits to be sent to the fetcher occupies no number that an event could have.
+    #[test]
+    fn a_parcel_lies_above_events() {
+        table::prepare().expect("descriptors");
+        let (bits, shared) = Bits::new(1, &[]).expect("made");
+        let file = || OwnedFd::from(std::fs::File::open("/dev/null").expect("opened"));
+        let layer = Layer {
+            digest: "d".into(),
+            took: false,
+            asked: false,
+            may_be_mounted: false,
+            directory: file(),
+            data: file(),
+            shared,
+            told: [file(), file(), file()],
+            bits,
+            identity: (1, 2),
+            size: 1,
+        };
+        let mut layers = Layers {
+            open: BTreeMap::new(),
+            by_file: HashMap::new(),
+            complete: HashSet::new(),
+            next: 2,
+        };
+        layers.add(1, layer);
+        let (_, fds) = layers.parcel(1).expect("copied").expect("known");
+        assert_eq!(fds.len(), 5);
+        for fd in fds {
+            assert!(table::reserve(fd.as_raw_fd()).is_err(), "an event's number");
+        }
+    }
 }

@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::net::sockopt::socket_peercred;
@@ -21,8 +20,6 @@ const SECOND: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
-/// How long the holder outlives the keeper.
-const LAST: Duration = Duration::from_secs(10);
 /// Between attempts to reach the fetcher, whose socket is the keeper's and takes callers while no fetcher lives.
 const AGAIN: Timespec = Timespec {
     tv_sec: 0,
@@ -56,7 +53,10 @@ pub fn serve(keeper: &Path, fetcher: &Path) -> Result<(), String> {
     };
     let mut serving = begin().map_err(|error: io::Error| error.to_string())?;
     loop {
-        serving.turn().map_err(|error| error.to_string())?;
+        if let Err(error) = serving.turn() {
+            serving.holder.keeper.outlive();
+            return Err(error.to_string());
+        }
     }
 }
 
@@ -114,7 +114,8 @@ impl Serving {
             return Ok(());
         }
         drop(waits);
-        Err(keeper_is_gone())
+        // It says nothing that it is not asked for.
+        Err(io::ErrorKind::UnexpectedEof.into())
     }
 
     fn hear_fetcher(&mut self) -> io::Result<()> {
@@ -167,12 +168,4 @@ impl Serving {
             }
         }
     }
-}
-
-/// With the last descriptor of the group the kernel would let every reader through, to zeros. The runtime sees the same
-/// and kills them all.
-fn keeper_is_gone() -> io::Error {
-    tracing::error!("the keeper is gone");
-    std::thread::sleep(LAST);
-    io::ErrorKind::UnexpectedEof.into()
 }

@@ -36,7 +36,15 @@ pub fn prepare() -> io::Result<()> {
 /// # Errors
 /// The errno.
 pub fn aside(fd: OwnedFd) -> io::Result<OwnedFd> {
-    Ok(rustix::io::fcntl_dupfd_cloexec(&fd, OWN)?)
+    copy(&fd)
+}
+
+/// A copy above those of events.
+///
+/// # Errors
+/// The errno.
+pub fn copy(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    Ok(rustix::io::fcntl_dupfd_cloexec(fd, OWN)?)
 }
 
 /// Occupies the number of an event that a dead holder had read, so that no new event gets it.
