@@ -18,6 +18,8 @@ use crate::table;
 const GROUP: &str = "holder/group";
 /// The fetcher gives up long before; this bound holds when there is none.
 const LONGEST_NS: u64 = 120_000_000_000;
+/// How often events are taken before a complete layer is closed: readers of others might go on asking for ever.
+const ROUNDS: usize = 16;
 const TICK_NS: u64 = 1_000_000_000;
 const EIO: Option<u8> = Some(libc::EIO as u8);
 
@@ -75,16 +77,33 @@ impl Holder {
         })
     }
 
-    /// Takes events that wait in the kernel.
+    /// Takes events that wait in the kernel. Returns how many.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn take_events(&mut self) -> io::Result<()> {
+    pub fn take_events(&mut self) -> io::Result<usize> {
         let layers = &self.layers;
         let mut layer_of = |event: &crate::fan::Event| layers.of_event(event.fd);
         let added = self.journal.take(&self.group, now_ns(), &mut layer_of)?;
-        for slot in added {
-            self.consider(slot, true)?;
+        for slot in &added {
+            self.consider(*slot, true)?;
+        }
+        Ok(added.len())
+    }
+
+    /// Answers all that was asked of a complete layer before its mark went, while it is known whose file that is: a
+    /// successor could not tell, and would refuse it.
+    fn let_through(&mut self, number: u32) -> io::Result<()> {
+        for _ in 0..ROUNDS {
+            if self.take_events()? == 0 {
+                break;
+            }
+        }
+        let entries = self.journal.entries();
+        let of_it = entries.filter(|(_, entry)| entry.layer == number);
+        let slots: Vec<usize> = of_it.map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.consider(slot, false)?;
         }
         Ok(())
     }
@@ -118,6 +137,8 @@ impl Holder {
             }
             self.group.answer(entry.event.fd, errno)?;
             self.journal.clear(slot);
+            // What is still to come for this event is not for the next one of the slot.
+            self.wants.retain(|_, of| *of != slot);
             table::release(entry.event.fd);
         }
         Ok(())
@@ -219,7 +240,9 @@ impl Holder {
                 }
             }
             FromFetcher::Complete { layer } => {
-                if self.layers.complete(&mut self.keeper, &self.group, layer)? {
+                if self.layers.complete(&self.group, layer)? {
+                    self.let_through(layer)?;
+                    self.layers.close(&mut self.keeper, &self.group, layer)?;
                     self.ask(&ToFetcher::Drop { layer }, Vec::new());
                 }
             }

@@ -208,16 +208,11 @@ impl Layers {
     }
 
     /// The fetcher says that all of one is there and on disk. Its mark goes, and its record: without one a layer is
-    /// complete. Returns whether that is so.
+    /// complete. Returns whether that is so; it is to be closed then.
     ///
     /// # Errors
-    /// What the kernel or the keeper says.
-    pub fn complete(
-        &mut self,
-        keeper: &mut Keeper,
-        group: &Group,
-        number: u32,
-    ) -> io::Result<bool> {
+    /// What the kernel says.
+    pub fn complete(&mut self, group: &Group, number: u32) -> io::Result<bool> {
         let Some(layer) = self.open.get(&number).filter(|layer| layer.bits.complete()) else {
             return Ok(false);
         };
@@ -225,8 +220,8 @@ impl Layers {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),
         }
+        group.unmark(layer.data.as_fd())?;
         self.complete.insert(layer.identity);
-        self.close(keeper, group, number)?;
         Ok(true)
     }
 
