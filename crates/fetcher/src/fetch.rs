@@ -81,7 +81,7 @@ impl Fetcher {
 
     async fn run(&self, layer: &Layer, run: &Run) -> Vec<(u64, Outcome)> {
         let missed = || run.chunks().map(|chunk| (chunk, Outcome::Missed)).collect();
-        let stored = match self.stored(layer, run).await {
+        let (stored, store) = match self.stored(layer, run).await {
             Ok(stored) => stored,
             Err(error) => {
                 tracing::warn!(
@@ -101,8 +101,6 @@ impl Fetcher {
                 let index = &layer.files.index;
                 let blob = index.blobs.get(index.chunks[*chunk as usize].blob as usize);
                 blob.iter().for_each(|blob| self.stores.forget(blob));
-                // Another store may have it right.
-                layer.store.set(layer.store.get() + 1);
                 let blob = blob.map(hex);
                 tracing::error!(
                     event = "corrupt_chunk",
@@ -113,16 +111,20 @@ impl Fetcher {
                 );
             }
         }
+        if outcomes.iter().any(|(_, what)| *what == Outcome::Corrupt) {
+            // Another store may have it right.
+            layer.store.set(store + 1);
+        }
         outcomes
     }
 
-    /// What the store has of a run: one request. Of zeros it has nothing.
-    async fn stored(&self, layer: &Layer, run: &Run) -> std::io::Result<Bytes> {
+    /// What a store has of a run, and which one that was: one request. Of zeros it has nothing.
+    async fn stored(&self, layer: &Layer, run: &Run) -> std::io::Result<(Bytes, usize)> {
         let index = &layer.files.index;
         let chunks = &index.chunks[run.first as usize..(run.first + run.count) as usize];
         let length: usize = chunks.iter().map(|chunk| chunk.length as usize).sum();
         if length == 0 {
-            return Ok(Bytes::new());
+            return Ok((Bytes::new(), layer.store.get()));
         }
         let blob = index.blobs[chunks[0].blob as usize];
         self.counts.borrow_mut().requests += 1;
@@ -130,7 +132,7 @@ impl Fetcher {
         let (read, store) = self.stores.read(first, blob, offset, length).await?;
         layer.store.set(store);
         self.counts.borrow_mut().stored_bytes += length as u64;
-        Ok(read)
+        Ok((read, store))
     }
 }
 

@@ -29,16 +29,24 @@ pub struct Node {
 impl Node {
     /// With a fetcher that lets readers wait for so long.
     pub fn start(patience_s: u64) -> Self {
+        Self::with_stores(&["store"], patience_s)
+    }
+
+    /// With stores that are asked in this order; layers are published to `store`.
+    pub fn with_stores(stores: &[&str], patience_s: u64) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = PathBuf::from(format!("/tmp/dsec-load{}x{number}", std::process::id()));
-        for path in ["run", "store", "layers"] {
+        for path in ["run", "layers"].iter().chain(stores) {
             fs::create_dir_all(dir.join(path)).expect("a directory");
         }
         let at = |path: &str| dir.join(path).display().to_string();
-        let store =
-            json!({"stores": [{"directory": {"path": at("store")}}], "patience_s": patience_s});
-        fs::write(dir.join("fetcher.json"), store.to_string()).expect("written");
+        let stores = stores.iter().copied();
+        let stores: Vec<_> = stores
+            .map(|path| json!({"directory": {"path": at(path)}}))
+            .collect();
+        let config = json!({"stores": stores, "patience_s": patience_s});
+        fs::write(dir.join("fetcher.json"), config.to_string()).expect("written");
         let service = |name: &str, argv: Vec<String>| {
             json!({
                 "name": name, "argv": argv, "env": [["PATH", "/usr/bin:/bin"]], "log": at(&format!("{name}.log")),

@@ -1,7 +1,7 @@
 //! Stores that are away, or lie; and how often they are asked.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use super::layer::open;
 use super::node::Node;
@@ -77,6 +77,27 @@ fn corrupt() {
     fs::write(&mended, &right).expect("written");
     fs::rename(&mended, &layer.blob).expect("renamed");
     Readers::start(open(&mount), vec![(0, SIZE)]).are_exact(&layer);
+}
+
+/// Two chunks of one request that the first store has wrong are fetched from the second.
+#[test]
+fn corrupt_in_one_of_two() {
+    let mut node = Node::with_stores(&["bad", "store"], 30);
+    let layer = node.publish(SIZE);
+    let mut wrong = fs::read(&layer.blob).expect("read");
+    // The first two chunks cannot be compressed.
+    wrong[1000] ^= 1;
+    wrong[300_000] ^= 1;
+    let blobs = node.dir.join("bad/blobs");
+    fs::create_dir_all(&blobs).expect("made");
+    let name = layer.blob.file_name().expect("a name");
+    fs::write(blobs.join(name), &wrong).expect("written");
+    node.open(&layer).expect("opened");
+    let direct = fs::File::open(layer.directory.join("data")).expect("opened");
+    let mut read = vec![0; 512 << 10];
+    direct.read_exact_at(&mut read, 0).expect("read");
+    assert!(read == layer.data[..read.len()]);
+    node.until("told", |counts, _| counts.fetched.corrupt == 2);
 }
 
 /// However many want the same range, it is fetched once.
