@@ -6,9 +6,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dsec_proto::filled::Bits;
+use dsec_proto::loading::RECORD_LOST;
 
 use crate::ahead::Ahead;
 use crate::index::{manifest, Index, LONGEST_INDEX, LONGEST_MANIFEST};
@@ -23,6 +24,9 @@ pub struct Files {
     /// What is filled.
     pub bits: Bits,
     record: File,
+    /// Once a flush has failed the kernel forgets what it could not write, and the next one succeeds: what is on disk is
+    /// not known any more. The record says so to successors.
+    lost: Mutex<bool>,
 }
 
 /// One layer.
@@ -68,11 +72,13 @@ impl Files {
         }
         let bits = Bits::map(shared.as_fd(), size).map_err(|error| error.to_string())?;
         let record = File::from(record);
+        let lost = Mutex::new(says_lost(&record).map_err(|error| error.to_string())?);
         Ok(Self {
             index,
             data,
             bits,
             record,
+            lost,
         })
     }
 
@@ -83,9 +89,33 @@ impl Files {
     /// The errno.
     pub fn flush(&self) -> io::Result<()> {
         let record = self.bits.record();
-        self.data.sync_data()?;
+        let _written = self.synced()?;
         self.record.write_all_at(&record, 0)?;
         self.record.sync_data()
+    }
+
+    /// Brings what is filled to disk. Blocks.
+    ///
+    /// # Errors
+    /// The errno; for ever, once it has failed.
+    pub fn sync(&self) -> io::Result<()> {
+        self.synced().map(drop)
+    }
+
+    /// One at a time: the kernel reports a failure once, to one of them.
+    fn synced(&self) -> io::Result<MutexGuard<'_, bool>> {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        if *lost {
+            return Err(io::Error::other("a former flush failed"));
+        }
+        if let Err(error) = self.data.sync_data() {
+            *lost = true;
+            self.record.set_len(0)?;
+            self.record.write_all_at(&RECORD_LOST, 0)?;
+            self.record.sync_data()?;
+            return Err(error);
+        }
+        Ok(lost)
     }
 }
 
@@ -108,6 +138,14 @@ impl Layer {
     }
 }
 
+fn says_lost(record: &File) -> io::Result<bool> {
+    let mut head = [0; RECORD_LOST.len()];
+    match record.read_exact_at(&mut head, 0) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| head == RECORD_LOST),
+    }
+}
+
 /// All of a file, which others may have read before: its position is theirs too.
 fn content(file: OwnedFd, longest: u64) -> Result<Vec<u8>, String> {
     let file = File::from(file);
@@ -118,4 +156,49 @@ fn content(file: OwnedFd, longest: u64) -> Result<Vec<u8>, String> {
     let mut bytes = vec![0; length as usize];
     let read = file.read_exact_at(&mut bytes, 0);
     read.map(|()| bytes).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(data: File, record: &File) -> Files {
+        let (bits, _) = Bits::new(1, &[]).expect("made");
+        bits.set(0);
+        Files {
+            index: Index {
+                blobs: Vec::new(),
+                chunks: Vec::new(),
+                size: 1,
+            },
+            data,
+            bits,
+            record: record.try_clone().expect("a copy"),
+            lost: Mutex::new(says_lost(record).expect("read")),
+        }
+    }
+
+    fn memory() -> File {
+        rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC)
+            .expect("made")
+            .into()
+    }
+
+    /// A flush that failed takes the record with it, and neither this fetcher nor its successor claims anything again.
+    #[test]
+    fn a_failed_flush_is_not_forgotten() {
+        let record = memory();
+        files(memory(), &record).flush().expect("flushed");
+        assert!(record.metadata().expect("there").len() > 8, "it claims");
+        // What cannot be synced: the other end of it is irrelevant.
+        let (pipe, _end) = rustix::pipe::pipe().expect("a pipe");
+        let failing = files(File::from(pipe), &record);
+        failing.flush().expect_err("not synced");
+        assert_eq!(record.metadata().expect("there").len(), 8);
+        failing.sync().expect_err("not forgotten");
+        let successor = files(memory(), &record);
+        successor.sync().expect_err("not forgotten");
+        successor.flush().expect_err("not forgotten");
+        assert_eq!(record.metadata().expect("there").len(), 8);
+    }
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use dsec_proto::filled::Bits;
 use dsec_proto::keeper::{Object, HOLDER_OBJECTS};
-use dsec_proto::loading::Going;
+use dsec_proto::loading::{Going, RECORD_LOST};
 use rustix::fs::{fstat, openat, unlinkat, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -158,7 +158,12 @@ impl Layers {
             filled => filled?,
         };
         let size = size_of(&data)?;
-        let (bits, shared) = Bits::new(size, &content(&filled)?)?;
+        let record = content(&filled)?;
+        if record.starts_with(&RECORD_LOST) {
+            // Nothing is claimed, and so everything is fetched and brought to disk anew.
+            rustix::fs::ftruncate(&filled, 0)?;
+        }
+        let (bits, shared) = Bits::new(size, &record)?;
         let number = self.next;
         let next = rmp_serde::to_vec(&(number + 1)).map_err(io::Error::other)?;
         keeper.put(NEXT, next, &[])?;

@@ -13,6 +13,9 @@ pub const CHUNK: u64 = 256 << 10;
 /// What a `filled` record begins with; the count of chunks follows (u64, little endian), then one bit a chunk, the first
 /// is the lowest of its byte. A shorter or another file means that nothing is filled.
 pub const RECORD_MAGIC: [u8; 8] = *b"DSFILL01";
+/// What a `filled` record begins with once data could not be brought to disk: nothing of it is trusted, and for as long
+/// as the layer is open nothing is recorded again.
+pub const RECORD_LOST: [u8; 8] = *b"DSLOST01";
 /// Bytes before the bits of a record.
 pub const RECORD_HEAD: usize = 16;
 
