@@ -5,11 +5,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use rustix::fs::{openat2, Mode, OFlags, ResolveFlags, CWD};
+use rustix::io::Errno;
 
 use crate::index::{hex, Digest};
 
@@ -19,22 +20,42 @@ const OPEN: usize = 256;
 /// The directory and some of its blobs.
 #[derive(Debug)]
 pub struct DirectoryStore {
-    root: OwnedFd,
+    path: PathBuf,
+    /// None while it is away.
+    root: Mutex<Option<Arc<OwnedFd>>>,
     blobs: Mutex<HashMap<Digest, Arc<File>>>,
 }
 
 impl DirectoryStore {
-    /// Opens the directory. What lies above it need not be anybody's but root's.
-    ///
-    /// # Errors
-    /// The errno.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
-        Ok(Self {
-            root,
+    /// Opens the directory; what lies above it need not be anybody's but root's. One that is away is opened when it is
+    /// read: by the user that this process has become by then.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        let store = Self {
+            path,
+            root: Mutex::default(),
             blobs: Mutex::default(),
-        })
+        };
+        if let Err(error) = store.root() {
+            tracing::warn!(path = %store.path.display(), "a store is away: {error}");
+        }
+        store
+    }
+
+    fn root(&self) -> io::Result<Arc<OwnedFd>> {
+        if let Some(root) = self.opened().as_ref() {
+            return Ok(Arc::clone(root));
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // Without the lock: it may hang, and then only whoever reads from this store.
+        let opened = rustix::fs::openat(CWD, &self.path, flags, Mode::empty())?;
+        let root = Arc::new(opened);
+        *self.opened() = Some(Arc::clone(&root));
+        Ok(root)
+    }
+
+    fn opened(&self) -> std::sync::MutexGuard<'_, Option<Arc<OwnedFd>>> {
+        self.root.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes of a blob: fewer where it ends. Blocks.
@@ -77,7 +98,14 @@ impl DirectoryStore {
         let name = format!("blobs/{}", hex(blob));
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let opened = openat2(&self.root, name, flags, Mode::empty(), beneath)?;
+        let opened = match openat2(&self.root()?, &name, flags, Mode::empty(), beneath) {
+            // Its file system has been mounted anew: the directory is another one.
+            Err(Errno::STALE) => {
+                *self.opened() = None;
+                openat2(&self.root()?, &name, flags, Mode::empty(), beneath)?
+            }
+            opened => opened?,
+        };
         let file = Arc::new(File::from(opened));
         let mut blobs = self.blobs();
         if blobs.len() >= OPEN {
@@ -85,5 +113,24 @@ impl DirectoryStore {
         }
         blobs.insert(*blob, Arc::clone(&file));
         Ok(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory that was not there at first is found once it is.
+    #[test]
+    fn away_at_first() {
+        let path = std::env::temp_dir().join(format!("dsec-away-{}", std::process::id()));
+        let store = DirectoryStore::new(path.clone());
+        let blob = [9; 32];
+        let away = store.read(&blob, 0, 1).expect_err("away");
+        assert_eq!(away.kind(), io::ErrorKind::NotFound);
+        std::fs::create_dir_all(path.join("blobs")).expect("made");
+        std::fs::write(path.join("blobs").join(hex(&blob)), b"bytes").expect("written");
+        assert_eq!(store.read(&blob, 1, 3).expect("read"), "yte");
+        std::fs::remove_dir_all(path).expect("removed");
     }
 }

@@ -17,10 +17,10 @@ use tokio::sync::mpsc;
 
 use crate::config::Config;
 use crate::fetcher::Fetcher;
-use crate::store::Stores;
+use crate::store::{Stores, AT_ONCE};
 
-/// Threads for what blocks; a store that hangs takes no more.
-const THREADS: usize = 64;
+/// Threads for what blocks, besides those that a store that hangs may keep.
+const THREADS: usize = 40;
 
 /// Serves `fetcher.sock` (descriptor 3) as user `uid`, until killed.
 ///
@@ -42,7 +42,7 @@ pub fn serve(uid: u32, config: &Path) -> Result<(), String> {
     unprivileged::become_user(uid).map_err(|error| format!("becoming user {uid}: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(THREADS)
+        .max_blocking_threads(THREADS + config.stores.len() * AT_ONCE)
         .build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     let fetcher = Fetcher::new(stores, Duration::from_secs(config.patience_s));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 
 use crate::bucket::BucketStore;
 use crate::config::Place;
@@ -14,15 +15,18 @@ use crate::index::Digest;
 /// A request that takes longer has failed.
 const LONGEST: Duration = Duration::from_secs(10);
 
+/// Reads of one directory at once. One that hangs keeps its thread for as long as it likes: no more than these.
+pub const AT_ONCE: usize = 24;
+
 /// All of a node's stores.
 #[derive(Debug)]
 pub struct Stores(Vec<Store>);
 
 impl Stores {
-    /// Opens them, while this process still may.
+    /// Opens them, while this process still may. A directory that is away is tried again when it is read.
     ///
     /// # Errors
-    /// What is wrong with one of them, or that there is none.
+    /// What is wrong with how a bucket is described, or that there is no store.
     pub fn open(places: &[Place]) -> Result<Self, String> {
         let stores: Result<Vec<Store>, String> = places.iter().map(Store::open).collect();
         match stores? {
@@ -62,7 +66,7 @@ impl Stores {
 /// A store, opened.
 #[derive(Clone, Debug)]
 enum Store {
-    Directory(Arc<DirectoryStore>),
+    Directory(Arc<DirectoryStore>, Arc<Semaphore>),
     Bucket(Arc<BucketStore>),
 }
 
@@ -70,16 +74,15 @@ impl Store {
     fn open(place: &Place) -> Result<Self, String> {
         match place {
             Place::Directory { path } => {
-                let opened = DirectoryStore::open(path);
-                let opened = opened.map_err(|error| format!("{}: {error}", path.display()))?;
-                Ok(Self::Directory(Arc::new(opened)))
+                let store = Arc::new(DirectoryStore::new(path.clone()));
+                Ok(Self::Directory(store, Arc::new(Semaphore::new(AT_ONCE))))
             }
             Place::Bucket(bucket) => Ok(Self::Bucket(Arc::new(BucketStore::open(bucket)?))),
         }
     }
 
     fn forget(&self, blob: &Digest) {
-        if let Self::Directory(store) = self {
+        if let Self::Directory(store, _) = self {
             store.forget(blob);
         }
     }
@@ -87,9 +90,14 @@ impl Store {
     async fn read(&self, blob: Digest, offset: u64, length: usize) -> io::Result<Bytes> {
         let reading = async {
             match self {
-                Self::Directory(store) => {
+                Self::Directory(store, room) => {
+                    let room = Arc::clone(room).try_acquire_owned();
+                    let room = room.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?;
                     let store = Arc::clone(store);
-                    let read = move || store.read(&blob, offset, length);
+                    let read = move || {
+                        let _until_it_returns = room;
+                        store.read(&blob, offset, length)
+                    };
                     tokio::task::spawn_blocking(read)
                         .await
                         .unwrap_or_else(|_| Err(io::Error::other("the read died")))
@@ -104,5 +112,40 @@ impl Store {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory all of whose reads hang is left alone: the next store is asked at once, and the threads are others'.
+    #[test]
+    fn one_that_hangs_is_left_alone() {
+        let path = std::env::temp_dir().join(format!("dsec-hangs-{}", std::process::id()));
+        let blob = [7; 32];
+        std::fs::create_dir_all(path.join("blobs")).expect("made");
+        std::fs::write(path.join("blobs").join(crate::index::hex(&blob)), b"bytes")
+            .expect("written");
+        let place = Place::Directory { path: path.clone() };
+        let stores = Stores::open(&[place]).expect("opened");
+        let Store::Directory(_, room) = &stores.0[0] else {
+            panic!("another store");
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let hanging = Arc::clone(room).acquire_many_owned(AT_ONCE as u32).await;
+            let refused = stores.read(0, blob, 0, 5).await.expect_err("no room");
+            assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+            drop(hanging);
+            for _ in 0..2 * AT_ONCE {
+                let (bytes, _) = stores.read(0, blob, 0, 5).await.expect("read");
+                assert_eq!(bytes, "bytes");
+            }
+        });
+        std::fs::remove_dir_all(path).expect("removed");
     }
 }
