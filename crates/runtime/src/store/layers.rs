@@ -10,6 +10,7 @@ use std::sync::Mutex;
 
 use super::gone::Gone;
 use super::holder::Holder;
+use super::unclosed::Unclosed;
 use crate::kernel::mounts::{self, attr, Configuring};
 
 const SUPERBLOCK: u64 = 1024;
@@ -17,8 +18,6 @@ const MAGIC: u32 = 0xE0F5_E1E2;
 const EXTRA_DEVICES: usize = 86;
 /// What is not all here has this beside its data.
 const FILLED: &str = "filled";
-/// How long an unmounted file system may take to go.
-const GONE_MS: i32 = 2000;
 
 /// The layers of a node.
 pub struct Layers {
@@ -26,10 +25,10 @@ pub struct Layers {
     /// Fills what is not all here.
     holder: Option<Holder>,
     mounts: PathBuf,
-    /// With the holder's number, where it fills them and this process mounted them.
+    /// With the holder's number, where it fills them and this process mounted them or has asked since.
     mounted: Mutex<HashMap<String, Option<u32>>>,
     /// Held by whoever mounts or unmounts.
-    turn: Mutex<()>,
+    turn: Mutex<Unclosed>,
 }
 
 impl Layers {
@@ -57,7 +56,7 @@ impl Layers {
             holder,
             mounts,
             mounted,
-            turn: Mutex::new(()),
+            turn: Mutex::default(),
         })
     }
 
@@ -84,16 +83,24 @@ impl Layers {
     /// Mounts a layer, one after the other, and none while others are unmounted: what the holder lets go must not be
     /// mounted at that moment.
     fn bring(&self, digest: &str, target: &Path) -> io::Result<()> {
-        let _turn = self.turn();
-        if !self.mounted().contains_key(digest) {
-            let number = self.fill(digest)?;
-            self.mount(digest, target)?;
-            self.mounted().insert(digest.into(), number);
+        let mut unclosed = self.turn();
+        if self.mounted().contains_key(digest) {
+            return Ok(());
         }
-        Ok(())
+        let number = self.fill(digest)?;
+        let mounted = self.mount(digest, target);
+        match (&mounted, number) {
+            (Ok(()), number) => drop(self.mounted().insert(digest.into(), number)),
+            (Err(_), Some(number)) => {
+                unclosed.add(number, digest, None);
+                self.let_go(&mut unclosed);
+            }
+            (Err(_), None) => {}
+        }
+        mounted
     }
 
-    fn turn(&self) -> std::sync::MutexGuard<'_, ()> {
+    fn turn(&self) -> std::sync::MutexGuard<'_, Unclosed> {
         self.turn
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -136,36 +143,46 @@ impl Layers {
 
     /// Unmounts those that are mounted. Returns their digests.
     pub fn evict(&self, digests: &[String]) -> Vec<String> {
-        let _turn = self.turn();
+        let mut unclosed = self.turn();
         let mut gone = Vec::new();
         for digest in digests {
             let target = self.mounts.join(digest);
             let Some(number) = self.mounted().get(digest).copied() else {
                 continue;
             };
+            let number = number.or_else(|| self.number_of(digest));
             let watched = number.map(|number| (number, Gone::watch(&target)));
             if mounts::unmount(&target, false).is_ok() {
                 self.mounted().remove(digest);
                 let _ = std::fs::remove_dir(target);
-                self.let_go(digest, watched);
+                if let Some((number, system)) = watched {
+                    unclosed.add(number, digest, Some(system));
+                }
                 gone.push(digest.clone());
             }
         }
+        self.let_go(&mut unclosed);
         gone
     }
 
-    /// The holder need not fill a layer any more once nobody can read it. While its file system lives it goes on.
-    fn let_go(&self, digest: &str, watched: Option<(u32, io::Result<Gone>)>) {
-        let (Some(holder), Some((number, watched))) = (&self.holder, watched) else {
-            return;
-        };
-        let closed = match watched {
-            Ok(gone) if gone.within(GONE_MS) => holder.close(digest, number),
-            Ok(_) => Err(io::Error::other("its file system is still in use")),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = closed {
+    /// What the holder fills a layer as that a former runtime mounted.
+    fn number_of(&self, digest: &str) -> Option<u32> {
+        self.holder.as_ref()?;
+        self.fill(digest).unwrap_or_else(|error| {
             tracing::warn!(layer = digest, "stays with the holder: {error}");
+            None
+        })
+    }
+
+    /// The holder need not fill a layer any more once nobody can read it. While a file system of it lives it goes on.
+    fn let_go(&self, unclosed: &mut Unclosed) {
+        if let Some(holder) = &self.holder {
+            let mounted = self
+                .mounted()
+                .values()
+                .filter_map(|number| *number)
+                .collect();
+            unclosed.close(&mounted, |digest, number| holder.close(digest, number));
         }
     }
 

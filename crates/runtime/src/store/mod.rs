@@ -7,6 +7,7 @@ mod holder;
 mod layers;
 mod pool;
 mod root;
+mod unclosed;
 
 pub use holder::Holder;
 pub use layers::Layers;
