@@ -122,8 +122,9 @@ async def test_keys_that_signal(sandbox: dsec.Sandbox) -> None:
     """Ctrl-C interrupts what is in front, not the shell behind it; Ctrl-\\ quits."""
     running = await sandbox.spawn("bash", "--norc", "-i", pty=SIZE, env={"PS1": "ready> "})
     await until(running, "ready> ")
-    await running.stdin.write("sleep 100\n")
-    await until(running, "sleep 100\r\n")
+    # Said by what is in front: the shell, which echoes the line, still has keys of its own then.
+    await running.stdin.write("sh -c 'echo in-$((1 + 1)); exec sleep 100'\n")
+    await until(running, "in-2")
     await running.stdin.write("\x03")
     await running.stdin.write('echo "code $?"\n')
     await until(running, "code 130")
