@@ -14,6 +14,8 @@ use crate::kernel::sys;
 
 /// For an answer: readers of a layer wait as long for a store that is away.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// For what is asked again at the next occasion.
+const BRIEF: Duration = Duration::from_secs(5);
 
 /// The way to it. Each question has a connection of its own: there are few.
 #[derive(Debug)]
@@ -34,12 +36,29 @@ impl Holder {
     /// # Errors
     /// Why it cannot be filled, or that the holder does not answer.
     pub fn open(&self, digest: &str, directory: &Path) -> io::Result<Option<u32>> {
+        self.opened(digest, directory, PATIENCE)
+    }
+
+    /// The same of a layer that is mounted already: what it is to be closed as.
+    ///
+    /// # Errors
+    /// As with [`Self::open`].
+    pub fn number(&self, digest: &str, directory: &Path) -> io::Result<Option<u32>> {
+        self.opened(digest, directory, BRIEF)
+    }
+
+    fn opened(
+        &self,
+        digest: &str,
+        directory: &Path,
+        patience: Duration,
+    ) -> io::Result<Option<u32>> {
         let directory = File::open(directory)?;
         let open = ToHolder::Open {
             turn: 1,
             digest: digest.into(),
         };
-        match self.ask(&open, &[directory.as_fd()])? {
+        match self.ask(&open, &[directory.as_fd()], patience)? {
             FromHolder::Opened { layer, .. } => Ok(layer),
             FromHolder::Refused { reason, .. } => Err(io::Error::other(reason)),
             other => Err(io::Error::other(format!("unexpected answer {other:?}"))),
@@ -56,12 +75,17 @@ impl Holder {
             layer,
             digest: digest.into(),
         };
-        self.ask(&close, &[]).map(drop)
+        self.ask(&close, &[], BRIEF).map(drop)
     }
 
     /// Asks, and asks its successor when the holder dies in between: everything may be said twice.
-    fn ask(&self, message: &ToHolder, fds: &[BorrowedFd<'_>]) -> io::Result<FromHolder> {
-        let end = Instant::now() + PATIENCE;
+    fn ask(
+        &self,
+        message: &ToHolder,
+        fds: &[BorrowedFd<'_>],
+        patience: Duration,
+    ) -> io::Result<FromHolder> {
+        let end = Instant::now() + patience;
         loop {
             match self.attempt(message, fds, end) {
                 Err(error) if Instant::now() < end => {

@@ -145,12 +145,21 @@ impl Layers {
     pub fn evict(&self, digests: &[String]) -> Vec<String> {
         let mut unclosed = self.turn();
         let mut gone = Vec::new();
+        // Whoever does not answer once is not waited for again: all other layers wait meanwhile.
+        let mut answers = true;
         for digest in digests {
             let target = self.mounts.join(digest);
             let Some(number) = self.mounted().get(digest).copied() else {
                 continue;
             };
-            let number = number.or_else(|| self.number_of(digest));
+            let number = match number {
+                None if answers => self.number_of(digest).unwrap_or_else(|error| {
+                    tracing::warn!(layer = digest, "stays with the holder: {error}");
+                    answers = false;
+                    None
+                }),
+                number => number,
+            };
             let watched = number.map(|number| (number, Gone::watch(&target)));
             if mounts::unmount(&target, false).is_ok() {
                 self.mounted().remove(digest);
@@ -166,12 +175,14 @@ impl Layers {
     }
 
     /// What the holder fills a layer as that a former runtime mounted.
-    fn number_of(&self, digest: &str) -> Option<u32> {
-        self.holder.as_ref()?;
-        self.fill(digest).unwrap_or_else(|error| {
-            tracing::warn!(layer = digest, "stays with the holder: {error}");
-            None
-        })
+    fn number_of(&self, digest: &str) -> io::Result<Option<u32>> {
+        let Some(holder) = &self.holder else {
+            return Ok(None);
+        };
+        match self.find(digest) {
+            Ok(found) if found.join(FILLED).exists() => holder.number(digest, &found),
+            _ => Ok(None),
+        }
     }
 
     /// The holder need not fill a layer any more once nobody can read it. While a file system of it lives it goes on.
