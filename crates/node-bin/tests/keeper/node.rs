@@ -1,11 +1,15 @@
 //! A keeper in a directory of its own, ended with the test.
 
+use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use serde_json::{json, Value};
 
 use super::client::Client;
@@ -104,8 +108,26 @@ impl Node {
 }
 
 impl Drop for Node {
+    /// A keeper that ends leaves sandboxes to the next `dsec up`; here nobody comes after it.
     fn drop(&mut self) {
+        let left = self.children();
         self.stop();
+        for child in left {
+            let _ = pidfd_send_signal(&child, Signal::KILL);
+        }
         std::fs::remove_dir_all(&self.dir).expect("the directory goes");
+    }
+}
+
+impl Node {
+    fn children(&self) -> Vec<OwnedFd> {
+        let pid = self.child.id();
+        let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let pids = list.unwrap_or_default();
+        let pids = pids
+            .split(' ')
+            .filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+        pids.filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
+            .collect()
     }
 }
