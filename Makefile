@@ -46,7 +46,7 @@ bench: setup ## measure; raw samples to bench/results, the tables to standard ou
 	@scripts/with-node.sh $(PYTHON) -m bench $(ARGS)
 
 .PHONY: soak
-soak: setup build/test-machine build/test-store ## long runs: 10,000 execs, churn of readers, 5,000 execs in flight; figures to bench/results
+soak: setup build/test-machine build/test-store ## long runs: 10,000 execs, churn of readers, 4 GiB in and out, 5,000 execs in flight; figures to bench/results
 	SOAK=1 $(PYTHON) -m pytest -q tests/soak $(ARGS)
 	SOAK_EXECS=5000 $(PYTHON) -m pytest -q --timeout 900 tests/integration/test_many_execs.py
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import random
@@ -145,3 +146,32 @@ async def test_attach_and_detach_churn(soaked: RunningNode) -> None:
         result = await program.wait()
         assert (result.exit_code, result.stdout_total_bytes) == (0, len(wanted))
     wait_until(lambda: soaked.leftovers() == [], "nothing is left")
+
+
+async def test_four_gibibytes_in_and_out(store: Path, tmp_path: Path) -> None:
+    """A file of 4 GiB goes in and comes out exact and counted, and no part's memory grows with it."""
+    pieces = max(64, int(4096 * SCALE))
+    source, back = tmp_path / "source", tmp_path / "back"
+    with source.open("wb") as file:
+        for _ in range(pieces):
+            file.write(os.urandom(1 << 20))
+    with private_node(store, pool_mib=pieces * 2 + 1024) as node:
+        async with node.client() as client:
+            args = dsec.SandboxArgs(IMAGE, disk_mib=pieces + 512, lifetime_s=7200)
+            async with client.sandbox(args) as sandbox:
+                before, begun = _look(node), time.monotonic()
+                sent = await sandbox.files.upload(source, "/big")
+                up_s, begun = time.monotonic() - begun, time.monotonic()
+                got = await sandbox.files.download("/big", back)
+                down_s, after = time.monotonic() - begun, _look(node)
+                assert sent.bytes == got.bytes == pieces << 20
+    facts = {"mib": pieces, "upload_s": up_s, "download_s": down_s, "before": before, "after": after}
+    _keep("transfer", facts)
+    assert await asyncio.to_thread(_digest, source) == await asyncio.to_thread(_digest, back)
+    for name, kib in after["rss_kib"].items():
+        assert kib - before["rss_kib"][name] <= _MOST_RSS_GROWTH_KIB, name
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
