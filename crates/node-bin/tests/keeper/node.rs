@@ -1,8 +1,6 @@
 //! A keeper in a directory of its own, ended with the test.
 
-use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use std::io::{BufRead, BufReader};
-use std::os::fd::OwnedFd;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
