@@ -183,8 +183,10 @@ async def test_a_terminal_that_goes_away(node: RunningNode, sandbox: dsec.Sandbo
 
 async def test_a_copy_shows_how_far_it_is(node: RunningNode, sandbox: dsec.Sandbox, tmp_path: Path) -> None:
     """At a terminal there is a bar with what has arrived, gone at the end; the one line about it stays."""
-    (tmp_path / "big").write_bytes(bytes(64 << 20))
-    with person(node, "cp", str(tmp_path / "big"), f"{sandbox.id}:/tmp/") as somebody:
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    (folder / "big").write_bytes(bytes(64 << 20))
+    with person(node, "cp", str(folder / "big"), f"{sandbox.id}:/tmp/") as somebody:
         assert "MiB" in somebody.sees("Copied 1 entry, 64.0 MiB, to ").split("Copied")[0]
         assert somebody.leaves_with() == 0
     assert (await sandbox.files.stat("/tmp/big")).size == 64 << 20

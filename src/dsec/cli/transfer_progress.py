@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 
 __all__ = ["TransferBar"]
 
+_TITLE = 40
+"""Characters of a path that are shown, its last ones: what matters, the amount, has to fit beside it."""
+
 
 class TransferBar:
     """A context manager; ``show`` may be called from any thread. ``total`` None: only the amount is shown."""
 
     def __init__(self, title: str, *, total: int | None, quiet: bool) -> None:
-        self._title = title
+        self._title = title if len(title) <= _TITLE else "…" + title[1 - _TITLE :]
         self._total = total
         self._quiet = quiet or not sys.stderr.isatty()
         self._bar: Progress | None = None
