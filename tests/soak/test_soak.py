@@ -35,7 +35,8 @@ EXECS = max(100, int(10_000 * SCALE))
 CHURNS = max(20, int(2_000 * SCALE))
 _MOST_GROWTH_KIB = {"Slab": 64 * 1024, "Percpu": 8 * 1024}
 _MOST_RSS_GROWTH_KIB = 24 * 1024
-_MOST_DESCRIPTORS = 16
+_MOST_DESCRIPTORS = {"runtime": 256 * 12}
+"""Of the runtime those of the warm leaves (decision 0044), a bound that one lost with each exec would pass."""
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +108,7 @@ async def test_ten_thousand_execs(soaked: RunningNode) -> None:
         await asyncio.gather(*(one.stop() for one in sandboxes))
     wait_until(lambda: soaked.leftovers() == [], "nothing is left")
     for name, count in after["descriptors"].items():
-        assert count - before["descriptors"][name] <= _MOST_DESCRIPTORS, name
+        assert count - before["descriptors"][name] <= _MOST_DESCRIPTORS.get(name, 16), name
     for name, kib in after["rss_kib"].items():
         # What is known of each exec for as long as its sandbox lives is no leak: at most 4 KiB in each part.
         assert kib - before["rss_kib"][name] <= _MOST_RSS_GROWTH_KIB + 4 * EXECS, name
