@@ -48,7 +48,7 @@ class Person:
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
-            env=node.environment,
+            env=node.environment | {"TERM": "xterm-256color"},
             preexec_fn=controlling,
         )
         self.seen = b""
