@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dsec.errors import Conflict, ImageCorrupt, InvalidArgument, NotFound
@@ -133,10 +133,15 @@ class NodeLayers:
         self, received: Path, manifest: LayerManifest, tag: str, environment: LayerEnvironment
     ) -> LayerTag:
         """Check a fetched layer as a whole, put it in place, let the tag mean it; raises ImageCorrupt."""
+        return await self._adopt(lambda: self._put(received, manifest), manifest, tag, environment)
+
+    async def _adopt(
+        self, put: Callable[[], None], manifest: LayerManifest, tag: str, environment: LayerEnvironment
+    ) -> LayerTag:
         digest = digest_of(manifest)
         with self._holds.session() as hold:
             hold(digest)
-            await in_thread(lambda _: self._put(received, manifest))
+            await in_thread(lambda _: put())
             self._catalogue.put_layer(digest, manifest.size)
             return self._catalogue.put_tag(tag, digest, environment)
 
@@ -152,12 +157,7 @@ class NodeLayers:
         self, received: Path, manifest: LayerManifest, tag: str, environment: LayerEnvironment
     ) -> LayerTag:
         """Put a layer in place whose data is still in a store (its metadata is checked), let the tag mean it."""
-        digest = digest_of(manifest)
-        with self._holds.session() as hold:
-            hold(digest)
-            await in_thread(lambda _: self._put_sparse(received, manifest))
-            self._catalogue.put_layer(digest, manifest.size)
-            return self._catalogue.put_tag(tag, digest, environment)
+        return await self._adopt(lambda: self._put_sparse(received, manifest), manifest, tag, environment)
 
     def _put_sparse(self, received: Path, manifest: LayerManifest) -> None:
         digest = digest_of(manifest)
