@@ -9,7 +9,7 @@ use tokio::io::Interest;
 use super::{Exec, Phase, Stream, Terminal};
 use crate::kernel::{poll, sys};
 use crate::node::Node;
-use crate::output::{Pull, KEPT, SEGMENT};
+use crate::output::{Pull, SURELY_KEPT};
 
 /// How often a terminal is looked at that nobody has open while its program runs: it may be opened again.
 const HUNG_UP: Duration = Duration::from_millis(50);
@@ -25,8 +25,11 @@ const WORTHWHILE: usize = 64 << 10;
 const PAUSE: Duration = Duration::from_millis(1);
 /// More often than a terminal, which buffers some 80 KiB, has something.
 const TERMINAL_PULLS: usize = 1024;
-/// With backpressure, how far a program may be ahead of its reader: never so far that something would be dropped.
-const AHEAD: u64 = KEPT - 3 * SEGMENT;
+/// With backpressure, what may be on its way to a reader, who asks for it again when the connection breaks: a credit of 4 MiB,
+/// with room for clients that give more.
+const UNDERWAY: u64 = 16 << 20;
+/// With backpressure, how far a program may be ahead of what was sent: never so far that something which did not arrive is dropped.
+const AHEAD: u64 = SURELY_KEPT - UNDERWAY;
 
 /// Follows both streams until their pipes end.
 pub fn follow(node: &Rc<Node>, exec: &Rc<Exec>) {

@@ -18,5 +18,7 @@ pub const FRAME: usize = dsec_proto::frame::MAX_DATA & !4095;
 pub const KEPT: u64 = 64 << 20;
 /// Segments at the beginning that stay.
 pub const HEAD_SEGMENTS: usize = 2;
+/// So many of the newest bytes are there whatever was dropped: what stays at the beginning and one segment, dropped whole, are not among them.
+pub const SURELY_KEPT: u64 = KEPT - (HEAD_SEGMENTS as u64 + 1) * SEGMENT;
 /// What is kept of a finished exec per stream when room is needed, and of a stopped sandbox.
 pub const TAIL: u64 = 64 << 10;

@@ -70,6 +70,7 @@ pub fn halves(total: u64, most: u64) -> Vec<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::SURELY_KEPT;
     use super::*;
 
     fn pieces(lengths: &[(u64, u64)]) -> Vec<Piece> {
@@ -119,6 +120,32 @@ mod tests {
         assert_eq!(kept[1].start, SEGMENT);
         assert_eq!(kept.last().map(Piece::end), Some(100 * SEGMENT));
         assert_eq!(at(&kept, 2 * SEGMENT), At::Gap(kept[2].start));
+    }
+
+    /// However the bytes come, the newest `SURELY_KEPT` are never dropped: so far a held-up program may run ahead.
+    #[test]
+    fn newest_bytes_stay() {
+        let mut kept: Vec<Piece> = Vec::new();
+        for length in (1..=SEGMENT).step_by(77_777).cycle().take(2_000) {
+            let (start, room) = room(&kept);
+            let more = length.min(room);
+            match kept.last_mut() {
+                Some(last) if last.start == start => last.length += more,
+                _ => kept.push(Piece {
+                    start,
+                    length: more,
+                }),
+            }
+            while let Some(index) = surplus(&kept) {
+                kept.remove(index);
+            }
+            let total = kept.last().map_or(0, Piece::end);
+            let oldest = total.saturating_sub(SURELY_KEPT);
+            assert!(
+                matches!(at(&kept, oldest), At::Bytes(_)),
+                "{oldest} of {total}"
+            );
+        }
     }
 
     /// The halves add up to what was asked for and touch both ends.
