@@ -45,10 +45,15 @@ lint: build/machine build/venv
 bench: setup ## measure; raw samples to bench/results, the tables to standard output
 	@scripts/with-node.sh $(PYTHON) -m bench $(ARGS)
 
+.PHONY: bench-environments
+bench-environments: setup build/test-store ## measure layers on demand beside whole copies; ARGS="--scale 0.02" is a look
+	@PATH=$$PATH:/usr/sbin:/sbin $(PYTHON) -m bench.environments $(ARGS)
+
 .PHONY: soak
 soak: setup build/test-machine build/test-store ## long runs: 10,000 execs, churn of readers, 4 GiB in and out, 5,000 execs in flight; figures to bench/results
 	SOAK=1 $(PYTHON) -m pytest -q tests/soak $(ARGS)
 	SOAK_EXECS=5000 $(PYTHON) -m pytest -q --timeout 900 tests/integration/test_many_execs.py
+	for seed in 1 2 3; do SOAK_BURST=200 SOAK_SEED=$$seed $(PYTHON) -m pytest -q tests/integration/test_kill_everything.py; done
 
 .PHONY: wheels
 wheels: build/venv ## both wheels into dist/

@@ -30,11 +30,11 @@ class Record:
         rounded = [round(each, 6) for each in samples_s]
         self.results.setdefault(target, {})[scenario] = {**facts, "samples_s": rounded}
 
-    def save(self, directory: Path) -> Path:
-        """Write it as JSON under the time of its start."""
+    def save(self, directory: Path, *, prefix: str = "") -> Path:
+        """Write it as JSON under the time of its start, ``prefix`` before it."""
         directory.mkdir(parents=True, exist_ok=True)
         name = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self.started_at))
-        path = directory / f"{name}.json"
+        path = directory / f"{prefix}{name}.json"
         path.write_text(json.dumps(vars(self), indent=1) + "\n")
         return path
 

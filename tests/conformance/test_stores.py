@@ -1,4 +1,4 @@
-"""One suite for every store: in memory, a directory, a FUSE mount of SeaweedFS, and its S3 door."""
+"""One suite for every store: in memory, a directory, a FUSE mount of SeaweedFS, its S3 door, and two slow ones."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from dsec.stores.directory import DirectoryStore
 from dsec.stores.memory import MemoryStore
 from dsec.stores.settings import BucketAddress, parse_address
 from dsec.testing.seaweed import Seaweed, mounted, seaweed
+from dsec.testing.slow_bucket import SlowBucket, slow_bucket
+from dsec.testing.slow_directory import slow_directory
 
 pytestmark = pytest.mark.timeout(120)
-KINDS = ("memory", "directory", "mount", "s3")
+KINDS = ("memory", "directory", "mount", "s3", "slow mount", "slow bucket")
 KEYS = {"access_key_id": "some", "secret_access_key": "secret"}
 
 
@@ -39,6 +41,21 @@ def mount(server: Seaweed) -> Iterator[Path]:
         yield point
 
 
+@pytest.fixture(scope="module")
+def slow_mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A slow FUSE mount, for the module."""
+    source, point = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("point")
+    with slow_directory(source, point, latency_s=0.0005, bytes_per_s=1e9) as mounted_there:
+        yield mounted_there.point
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlowBucket]:
+    """A slow bucket, for the module."""
+    with slow_bucket(tmp_path_factory.mktemp("bucket"), latency_s=0.0005, bytes_per_s=1e9) as running:
+        yield running
+
+
 @pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store of each kind."""
@@ -46,10 +63,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         return MemoryStore()
     if request.param == "directory":
         return DirectoryStore(tmp_path)
-    if request.param == "mount":
-        root = request.getfixturevalue("mount") / secrets.token_hex(4)
+    if request.param in ("mount", "slow mount"):
+        root = request.getfixturevalue(request.param.replace(" ", "_")) / secrets.token_hex(4)
         root.mkdir()
         return DirectoryStore(root)
+    if request.param == "slow bucket":
+        slow: SlowBucket = request.getfixturevalue("slow")
+        url = f"s3://slow/{secrets.token_hex(4)}/below"
+        address = parse_address(url, endpoint=slow.endpoint, environment=slow.environment)
+        assert isinstance(address, BucketAddress)
+        return BucketStore(address)
     server: Seaweed = request.getfixturevalue("server")
     return _bucket(server, f"s3://{server.bucket}/{secrets.token_hex(4)}/below", "writer")
 

@@ -99,8 +99,8 @@ impl DirectoryStore {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let opened = match openat2(&self.root()?, &name, flags, Mode::empty(), beneath) {
-            // Its file system has been mounted anew: the directory is another one.
-            Err(Errno::STALE) => {
+            // Its file system has been mounted anew, or its server is gone and somebody will: the directory is another one.
+            Err(Errno::STALE | Errno::NOTCONN) => {
                 *self.opened() = None;
                 openat2(&self.root()?, &name, flags, Mode::empty(), beneath)?
             }

@@ -13,14 +13,14 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from dsec.errors import NodeError
 
-__all__ = ["Seaweed", "mounted", "seaweed", "weed_program"]
+__all__ = ["Restartable", "Seaweed", "mounted", "seaweed", "weed_program"]
 
 _BUCKET = "dsec-test"
 _GRPC = 10_000
@@ -32,6 +32,33 @@ _IDENTITIES = {
 Ready = Callable[[], bool]
 
 
+class Restartable:
+    """A process that can be killed and started again as it was; what it has on disk stays."""
+
+    def __init__(self, home: Path, argv: Sequence[str]) -> None:
+        self._home = home
+        self._argv = argv
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, or start it again; it is not up yet when this returns."""
+        with (self._home / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._argv, cwd=self._home, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone. Nothing if it is gone already."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
 @dataclass(frozen=True)
 class Seaweed:
     """A running server."""
@@ -41,6 +68,7 @@ class Seaweed:
     s3: str
     """URL of the S3 door."""
     bucket: str
+    process: Restartable
 
     def environment(self, identity: str = "writer") -> dict[str, str]:
         """The credentials of ``writer``, or of ``reader`` who may not write."""
@@ -71,7 +99,7 @@ def seaweed() -> Iterator[Seaweed]:
         (home / "s3.json").write_text(json.dumps({"identities": identities}))
         (home / "data").mkdir()
         process = stack.enter_context(
-            _process(
+            _running(
                 home,
                 "server",
                 *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={home}/data", "-filer", "-s3"),
@@ -84,7 +112,7 @@ def seaweed() -> Iterator[Seaweed]:
         _until(process, home, lambda: _ask(f"127.0.0.1:{filer}", "PUT", "/probe/x"))
         _until(process, home, lambda: _ask(f"127.0.0.1:{filer}", "POST", f"/buckets/{_BUCKET}/"))
         _until(process, home, lambda: _ask(f"127.0.0.1:{s3}", "GET", "/healthz"))
-        yield Seaweed(f"127.0.0.1:{filer}", f"http://127.0.0.1:{s3}", _BUCKET)
+        yield Seaweed(f"127.0.0.1:{filer}", f"http://127.0.0.1:{s3}", _BUCKET, process)
 
 
 @contextmanager
@@ -94,7 +122,7 @@ def mounted(server: Seaweed) -> Iterator[Path]:
         home = Path(name)
         point = home / "mount"
         point.mkdir()
-        with _process(
+        with _running(
             home, "mount", f"-filer={server.filer}", f"-dir={point}", f"-cacheDir={home}/cache",
             f"-localSocket={home}/mount.sock",
         ) as process:  # fmt: skip
@@ -106,23 +134,20 @@ def mounted(server: Seaweed) -> Iterator[Path]:
 
 
 @contextmanager
-def _process(home: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    with (home / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [str(weed_program()), *arguments], cwd=home, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-        )
+def _running(home: Path, *arguments: str) -> Iterator[Restartable]:
+    process = Restartable(home, [str(weed_program()), *arguments])
+    process.start()
     try:
         yield process
     finally:
         # Its data is thrown away: there is nothing that it should take its time for.
         process.kill()
-        process.wait()
 
 
-def _until(process: subprocess.Popen[bytes], home: Path, ready: Ready) -> None:
+def _until(process: Restartable, home: Path, ready: Ready) -> None:
     end = time.monotonic() + _START_S
     while not ready():
-        if process.poll() is not None or time.monotonic() > end:
+        if not process.lives or time.monotonic() > end:
             raise NodeError(f"SeaweedFS did not start: {(home / 'log').read_text(errors='replace')[-2000:]}")
         time.sleep(0.1)
 
