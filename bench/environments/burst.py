@@ -124,15 +124,19 @@ async def _eager(world: World, record: Record, environments: list[_Environment],
         for each in environments:
             await _pull(client, each)
         begun = time.perf_counter()
-        assert world.base.archive is not None
-        await copy_and_extract(world, [world.base.archive], target / "base")
+        base = asyncio.create_task(_copied(world, world.base, target / "base"))
 
         async def copied(environment: _Environment) -> None:
-            assert environment.made.archive is not None
-            await copy_and_extract(world, [environment.made.archive], target / environment.tag.replace(":", "-"))
+            await _copied(world, environment.made, target / environment.tag.replace(":", "-"))
+            await base
 
         taken = await _all(client, environments, count, begun, copied)
         wall = time.perf_counter() - begun
         await client.stop_all(labels=SMALL.labels)
     record.add("eager", "burst", taken, wall_s=wall, sandboxes=count, written_bytes=allocated(target))
     await asyncio.to_thread(shutil.rmtree, target)
+
+
+async def _copied(world: World, layer: Made, target: Path) -> None:
+    assert layer.archive is not None
+    await copy_and_extract(world, [layer.archive], target)

@@ -69,6 +69,10 @@ def _rate(result: Result) -> str:
     return f"{rates[len(rates) // 2] / 1e6:.0f} MB/s"
 
 
+def _call(result: Result) -> str:
+    return f"{sorted(result['nanoseconds'])[len(result['nanoseconds']) // 2]:.0f} ns"
+
+
 def _burst(result: Result) -> str:
     of = f" over {result['environments']} environments" if "environments" in result else ""
     return f"{result['wall_s']:.2f} s for {result['sandboxes']}{of}"
@@ -113,6 +117,7 @@ _ROWS: Sequence[tuple[str, str, str, Callable[[Result], str]]] = (
     ("written to the node's disk for these", "", "first writes", _written),
     ("4 KiB reads forwards, cached", "≥ 90 % of local", "forwards cached", _rate),
     ("4 KiB reads at random, cached", "≥ 90 % of local", "random cached", _rate),
+    ("a read of no bytes: the call itself, and the filter", "", "empty read", _call),
     ("4 KiB reads forwards, filled but not cached", "≥ 70 % of local", "forwards filled", _rate),
     ("4 KiB reads at random, filled but not cached", "≥ 70 % of local", "random filled", _rate),
     ("4 KiB reads forwards, unfilled", "", "forwards unfilled", _rate),

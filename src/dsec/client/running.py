@@ -177,14 +177,15 @@ class Run:
             self._let_go(receiver)
 
     def _never_began(self, receiver: Collecting | None, error: NotFound) -> None:
-        """Joining found no such exec in a sandbox that is known: it never began, and the same key may start it.
+        """Joining found no such exec in a sandbox that is known: it never began, and the same key may start it, as
+        often as that is so.
 
-        Where the sandbox itself is unknown by now, nobody can say whether the exec ran. What waits for the end and
-        what sends input both come here; the second of them finds another stream, or none.
+        Where the sandbox itself is unknown the start finds that out, and nobody can say whether the exec ran. What
+        waits for the end and what sends input both come here; the second finds another stream, or none.
         """
         if not self._let_go(receiver):
             return
-        if self._request is not None and self._joining and not self._restarted:
+        if self._request is not None and self._joining:
             self._restarted = True
             self.sent = False
         elif self._restarted:

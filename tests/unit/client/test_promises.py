@@ -72,6 +72,16 @@ async def test_an_exec_that_never_arrived_is_started_under_its_key(fake: FakeNod
     assert fake.edge.starts.count(result.exec_id) == 1
 
 
+async def test_an_exec_that_did_not_arrive_twice_is_started_all_the_same(fake: FakeNode, client: DSecClient) -> None:
+    """A node that dies again before it has noted the second attempt has not begun it either: the third one does."""
+    sandbox = await client.sandbox("image")
+    await sandbox.exec("true")
+    fake.edge.fail_next("WS exec", *(dsec.NodeError("the edge restarts", retry_after_s=0.01) for _ in range(2)))
+    result = await sandbox.exec("echo", "x", key="k")
+    assert result.stdout == "x\n"
+    assert fake.edge.starts.count(result.exec_id) == 1
+
+
 async def test_input_of_an_exec_that_never_arrived_is_sent_again(fake: FakeNode, client: DSecClient) -> None:
     """The input goes to the exec that is begun in place of the one that the node does not know, whole."""
     sandbox = await client.sandbox("image")

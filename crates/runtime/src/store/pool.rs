@@ -14,6 +14,8 @@ use crate::kernel::{loops, sys};
 
 const MIB: u64 = 1 << 20;
 const MOST_BY_DEFAULT: u64 = 64 << 30;
+/// Seconds between two commits.
+const COMMIT_S: &str = "10";
 /// btrfs does not begin below this.
 const LEAST: u64 = 256 * MIB;
 
@@ -51,7 +53,9 @@ pub fn open(config: &Config) -> io::Result<Pool> {
         let pool = Configuring::new("btrfs")?
             .set("source", source)?
             .flag("nobarrier")?
-            .flag("nodiscard")?;
+            .flag("nodiscard")?
+            // The space of what was deleted comes back in two commits, which are 30 s apart otherwise.
+            .set("commit", COMMIT_S)?;
         mounts::attach(
             &pool.mount(attr::NOSUID | attr::NODEV | attr::NOATIME)?,
             &target,
