@@ -55,7 +55,8 @@ class World:
         self, *, on_demand: bool, pool_mib: int = 4096
     ) -> AsyncIterator[tuple[RunningNode, dsec.DSecClient]]:
         """A node that has no image and no layer."""
-        settings = f"on_demand = {str(on_demand).lower()}\n[stores.slow]\n{self.bucket.settings}"
+        reader = "filled" if on_demand else "whole"
+        settings = f'reader = "{reader}"\n[stores.slow]\n{self.bucket.settings}'
         with private_node(None, settings=settings, pool_mib=pool_mib) as node:
             async with node.client(max_creates_in_flight=256) as client:
                 try:

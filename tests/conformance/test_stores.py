@@ -162,6 +162,40 @@ def test_swap_replaces_what_was_seen(store: Store) -> None:
     assert store.read("tags/t") == b"two"
 
 
+def test_remove_takes_what_was_seen(store: Store) -> None:
+    """With the mark of what is there it is gone; with an older one, or of nothing, nothing happens."""
+    store.put("tags/t", b"one")
+    seen = store.stat("tags/t")
+    assert seen is not None
+    store.put("tags/t", b"another")
+    assert not store.remove("tags/t", seen.mark)
+    assert store.read("tags/t") == b"another"
+    now = store.stat("tags/t")
+    assert now is not None and store.remove("tags/t", now.mark)
+    assert not store.remove("tags/t", now.mark)
+    assert store.stat("tags/t") is None
+
+
+def test_no_replacement_is_lost(store: Store) -> None:
+    """Writers that look and swap, again until they are told that they did: each of their steps counts once."""
+    store.put("tags/count", b"0")
+
+    def step(_: int) -> None:
+        while True:
+            seen = store.stat("tags/count")
+            assert seen is not None
+            try:
+                value = int(store.read("tags/count"))
+            except NotFound:
+                continue
+            if store.swap("tags/count", b"%d" % (value + 1), seen.mark):
+                return
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(step, range(24)))
+    assert store.read("tags/count") == b"24"
+
+
 def test_swap_does_not_bring_back_what_is_gone(store: Store) -> None:
     """A mark of a deleted object fits nothing."""
     store.put("tags/t", b"one")

@@ -12,9 +12,12 @@ import hashlib
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import dsec
+from dsec.testing.node import wait_until
 
 __all__ = ["OPERATIONS"]
 
@@ -126,6 +129,46 @@ async def interrupt(client: dsec.DSecClient, sandbox_id: str, key: str) -> None:
     await session.close()
 
 
+async def pull(client: dsec.DSecClient, _: str, key: str) -> None:
+    """A layer comes from its store and is read; once it is removed the store keeps nothing for the node."""
+    tag = await _published(client, key)
+    await client.layers.remove(tag)
+    while True:
+        try:
+            pulled = await client.layers.pull(tag)
+        except dsec.NodeError:  # the edge died: whoever asks again goes on where it was
+            continue
+        break
+    await _read_from(client, tag)
+    await client.layers.remove(tag)
+    claims = Path((await client.layers.stores())[0].url.removeprefix("file://")) / "claims" / pulled.digest
+    await asyncio.to_thread(wait_until, lambda: not list(claims.glob("*")), "no claim is left", timeout_s=20)
+
+
+async def evict(client: dsec.DSecClient, _: str, key: str) -> None:
+    """A layer leaves the node, is known, and comes back for the next sandbox."""
+    tag = await _published(client, key)
+    await client.layers.evict(tag)
+    assert not (await client.layers.get(tag)).here
+    await _read_from(client, tag)
+    assert (await client.layers.get(tag)).here
+    await client.layers.remove(tag)
+
+
+async def _published(client: dsec.DSecClient, key: str) -> str:
+    tag = f"workspace/{key.replace('.', '-')}:1"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "file").write_bytes(DATA + key.encode())
+        await client.layers.build(folder, tag, at="/work")
+    await client.layers.push(tag)
+    return tag
+
+
+async def _read_from(client: dsec.DSecClient, tag: str) -> None:
+    async with client.sandbox(IMAGE, workspace=tag) as sandbox:
+        assert (await sandbox.read("/work/file")).startswith(DATA)
+
+
 OPERATIONS: dict[str, Callable[[dsec.DSecClient, str, str], Awaitable[None]]] = {
     "create": create,
     "exec": execute,
@@ -136,6 +179,8 @@ OPERATIONS: dict[str, Callable[[dsec.DSecClient, str, str], Awaitable[None]]] = 
     "remove": remove,
     "run": run,
     "interrupt": interrupt,
+    "pull": pull,
+    "evict": evict,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import tempfile
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -31,9 +32,12 @@ BYSTANDER = "i=0; until [ -e /tmp/over ]; do echo line-$i; i=$((i+1)); sleep 0.0
 
 @pytest.fixture(scope="module")
 def own_node(store: Path) -> Iterator[RunningNode]:
-    """One node for this module, whose parts die; each test leaves it whole."""
-    with private_node(store, settings=SETTINGS) as running:
-        yield running
+    """One node for this module, with a store, whose parts die; each test leaves it whole."""
+    with tempfile.TemporaryDirectory(prefix="dsec-store-") as folder:
+        Path(folder).chmod(0o755)
+        settings = f'{SETTINGS}[stores.shelf]\nurl = "file://{folder}"\n'
+        with private_node(store, settings=settings) as running:
+            yield running
 
 
 @pytest.fixture(autouse=True)

@@ -46,7 +46,7 @@ def own(server: Seaweed, store: Path) -> Iterator[RunningNode]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment().items():
             patch.setenv(name, value)
-        settings = f'on_demand = true\n[stores.bucket]\nurl = "s3://{server.bucket}/b"\nendpoint = "{server.s3}"\n'
+        settings = f'reader = "filled"\n[stores.bucket]\nurl = "s3://{server.bucket}/b"\nendpoint = "{server.s3}"\n'
         with private_node(store, settings=settings) as running:
             yield running
 

@@ -34,7 +34,7 @@ def settings(server: Seaweed) -> Iterator[str]:
             patch.setenv(name, value)
         (point / "on-demand").mkdir()
         yield f"""
-on_demand = true
+reader = "filled"
 [stores.bucket]
 url = "s3://{server.bucket}/on-demand"
 endpoint = "{server.s3}"

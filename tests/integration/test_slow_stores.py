@@ -49,7 +49,7 @@ def own(directory: SlowDirectory, bucket: SlowBucket, store: Path) -> Iterator[R
     with pytest.MonkeyPatch.context() as patch:
         for name, value in bucket.environment.items():
             patch.setenv(name, value)
-        settings = f'on_demand = true\n[stores.mount]\nurl = "file://{directory.point}/store"\ndefault = true\n'
+        settings = f'reader = "filled"\n[stores.mount]\nurl = "file://{directory.point}/store"\ndefault = true\n'
         settings += f"[stores.bucket]\n{bucket.settings}"
         with private_node(store, settings=settings) as running:
             yield running

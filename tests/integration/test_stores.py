@@ -38,6 +38,7 @@ def settings(server: Seaweed) -> Iterator[str]:
             patch.setenv(name, value)
         (point / "dfs").mkdir()
         yield f"""
+reader = "whole"
 [stores.bucket]
 url = "s3://{server.bucket}/layers-of-nodes"
 endpoint = "{server.s3}"

@@ -29,7 +29,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def own(store: Path, shelf: Path) -> Iterator[RunningNode]:
     """A node whose edge is killed."""
-    with private_node(store, settings=f'[stores.shelf]\nurl = "{shelf.as_uri()}"\n') as running:
+    with private_node(store, settings=f'reader = "whole"\n[stores.shelf]\nurl = "{shelf.as_uri()}"\n') as running:
         yield running
 
 

@@ -29,6 +29,7 @@ pub mod output;
 pub mod pause;
 pub mod plans;
 pub mod probe;
+mod probe_filling;
 pub mod recover;
 pub mod sandbox;
 pub mod serve;

@@ -30,7 +30,7 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
     }
     match method.as_str() {
         "hello" => answer!(hello(&node, &params)),
-        "probe" => answer!(features(&params)),
+        "probe" => answer!(features(&node, &params)),
         "sandbox.create" => answer!(create(&node, &params)),
         "sandbox.stop" => answer!(stop(&node, &params)),
         "sandbox.forget" => answer!(forget(&node, &params)),
@@ -145,9 +145,10 @@ async fn hello(node: &Node, params: &[u8]) -> WireResult<Hello> {
     })
 }
 
-async fn features(params: &[u8]) -> WireResult<Features> {
+async fn features(node: &Node, params: &[u8]) -> WireResult<Features> {
     empty(params)?;
-    let probed = tokio::task::spawn_blocking(probe::features).await;
+    let data = node.config.data_dir.clone();
+    let probed = tokio::task::spawn_blocking(move || probe::features(Some(&data))).await;
     probed
         .map(|features| Features { features })
         .map_err(|error| WireError::node("probe", error.to_string()))

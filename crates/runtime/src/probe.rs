@@ -1,19 +1,22 @@
 //! Which kernel features are there, found by trying them where that is cheap.
 
 use std::io;
+use std::path::Path;
 
 use dsec_proto::runtime::Feature;
 
 use crate::groups::{Layout, Mode};
 use crate::kernel::mounts::{self, attr, Configuring};
 use crate::kernel::{namespaces, sys};
+use crate::probe_filling::filling;
 
 /// An ID range that no node uses, for trials.
 const TRIAL_RANGE: u32 = 0x3fff_0000;
 
-/// All features, in the order of the documentation's table.
+/// All features, in the order of the documentation's table. `layers`: a directory of the file system that layers lie on,
+/// where their filling is tried.
 #[must_use]
-pub fn features() -> Vec<Feature> {
+pub fn features(layers: Option<&Path>) -> Vec<Feature> {
     vec![
         groups(),
         feature(
@@ -48,7 +51,7 @@ pub fn features() -> Vec<Feature> {
         ),
         feature(
             "pre-content events",
-            pre_content(),
+            layers.map_or_else(pre_content, filling),
             "layers are not filled on demand",
             "Linux 6.14 or later with fanotify's access permissions",
         ),

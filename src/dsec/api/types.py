@@ -44,6 +44,8 @@ __all__ = [
     "LayerDiffRequest",
     "LayerDifferences",
     "LayerEnvironment",
+    "LayerEvictRequest",
+    "LayerEvicted",
     "LayerInfo",
     "LayerPullRequest",
     "LayerPushRequest",
@@ -536,6 +538,12 @@ class LayerInfo(_Answer, frozen=True, kw_only=True):
     reference: str | None = None
     created_at: float = 0.0
     environment: LayerEnvironment = LayerEnvironment()
+    local_bytes: int = 0
+    """What it takes on this node: 0 for one that was evicted, and is fetched again when it is needed."""
+    used_at: float = 0.0
+    """When a sandbox had it last; 0 for never."""
+    stores: list[str] = []
+    """The node's stores that are known to have it."""
 
 
 class LayerDetail(_Answer, frozen=True, kw_only=True):
@@ -546,7 +554,13 @@ class LayerDetail(_Answer, frozen=True, kw_only=True):
     metadata_bytes: int
     data_bytes: int
     local_bytes: int
-    """What of its data is on this node: all of it, but for a layer that is read on demand."""
+    """What of its data is on this node: all of it, but for a layer that is read on demand, or was evicted."""
+    here: bool = True
+    """False: it was evicted, and is fetched again when it is needed."""
+    used_at: float = 0.0
+    """When a sandbox had it last; 0 for never."""
+    stores: list[str] = []
+    """The node's stores that are known to have it."""
     references: list[str] = []
     images: list[str] = []
     sandboxes: list[str] = []
@@ -598,6 +612,19 @@ class LayerVerified(_Answer, frozen=True, kw_only=True):
 
     digest: str
     faults: list[str] = []
+
+
+class LayerEvictRequest(_Request, frozen=True, kw_only=True):
+    """A layer of this node, by tag or digest."""
+
+    reference: str
+
+
+class LayerEvicted(_Answer, frozen=True, kw_only=True):
+    """``evicted``: whether it was here."""
+
+    digest: str
+    evicted: bool
 
 
 class LayerCollectRequest(_Request, frozen=True, kw_only=True):
@@ -731,3 +758,6 @@ class Status(_Answer, frozen=True, kw_only=True):
     capacity: dict[str, float]
     stats: dict[str, Any]
     features: list[dict[str, Any]]
+    reader: str = "whole"
+    """How layers of stores are read: ``filled`` as they are read, or ``whole`` before."""
+    reader_why: str = ""

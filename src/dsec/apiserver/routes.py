@@ -198,6 +198,10 @@ ROUTES: tuple[Route, ...] = (
         request=types.LayerVerifyRequest, answer=types.ImageProgress, streams=True,
     ),
     Route(
+        method="POST", path="/v1/layers/evict", summary="Take a layer's files off the node for now",
+        request=types.LayerEvictRequest, answer=types.LayerEvicted,
+    ),
+    Route(
         method="POST", path="/v1/layers/gc", summary="Remove layers that nothing needs, here or in a store",
         request=types.LayerCollectRequest, answer=types.LayerCollected,
     ),

@@ -122,6 +122,15 @@ class Layers:
         asked = types.LayerVerifyRequest(reference=reference, store=store, deep=deep)
         return await self._long("/v1/layers/verify", asked, on_progress, "verified", types.LayerVerified)
 
+    async def evict(self, reference: str) -> types.LayerEvicted:
+        """Take a layer's files off the node now; it stays known, and is fetched again when it is needed.
+
+        What a full node does by itself with those that were not used for longest. Raises NotFound, and Conflict for
+        one that is in use, or that no store has.
+        """
+        body = types.LayerEvictRequest(reference=reference)
+        return await self._client._link().ask_patiently("POST", "/v1/layers/evict", types.LayerEvicted, body=body)
+
     async def gc(self, *, store: str | None = None, dry_run: bool = False) -> types.LayerCollected:
         """Remove the layers that nothing needs: the node's own (``store`` None), or those of a store without a tag.
 

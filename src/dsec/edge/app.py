@@ -28,6 +28,7 @@ from dsec.edge.job_routes import guarded, job_routes
 from dsec.edge.jobs import Jobs
 from dsec.edge.keeper_tools import KeeperTools
 from dsec.edge.kept import KeptDisks
+from dsec.edge.layer_cache import LayerCache
 from dsec.edge.layer_routes import layer_routes
 from dsec.edge.node_routes import node_routes
 from dsec.edge.node_stores import NodeStores
@@ -53,6 +54,7 @@ _log = structlog.get_logger("dsec.edge")
 _MEASURE_S = 1.0
 _REAP_S = 30.0
 _PAST_S = 1.0
+_KEEP_LAYERS_S = 2.0
 _LISTEN_AGAIN_S = 0.05
 _REAP_AT_ONCE = 500
 
@@ -86,7 +88,9 @@ class Edge:
         self.pausing = Pausing(self.core)
         self.kept = KeptDisks(self.core)
         self.ends = Ends(self.core, self.pausing, self.kept)
-        self.creates = Creates(self.core, self.ends, self.kept, self._spawn)
+        self.stores = NodeStores(config, self.core.images, clock=clock)
+        self.layer_cache = LayerCache(self.core, self.stores)
+        self.creates = Creates(self.core, self.ends, self.kept, self.layer_cache, self._spawn)
         self.execs = Execs(self.core)
         self.jobs = Jobs(self.core, self.creates, self.ends, self._cut)
         self.ends.on_other = self._other
@@ -129,6 +133,7 @@ class Edge:
                         self._every(_MEASURE_S, self._measure),
                         self._every(_REAP_S, self._reap),
                         self._every(_PAST_S, self.ends.flush_past),
+                        self._every(_KEEP_LAYERS_S, self._keep_layers),
                     )
                 ]
                 try:
@@ -142,6 +147,7 @@ class Edge:
             if not self.core.draining:
                 self._tools.leave()
                 self.core.images.leave()
+            await self.layer_cache.note_uses()
             await self.core.images.aclose()
             self.core.records.close()
         if failure is not None:
@@ -237,6 +243,10 @@ class Edge:
         if self._link.connected:
             self.core.measured(await self.core.backend.stats())
 
+    async def _keep_layers(self) -> None:
+        if self.recovered:
+            await self.layer_cache.keep()
+
     async def _reap(self) -> None:
         """Drop what is older than a tombstone lives."""
         core = self.core
@@ -284,13 +294,13 @@ class Edge:
             self.core.note_disk_removed(event.sandbox_id)
 
     def _application(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-        stores = NodeStores(self.core.config, self.core.images, clock=self.core.clock)
+        stores = self.stores
         routes = [
             *sandbox_routes(self.core, self.creates, self.ends, self.execs, self.pausing, self.jobs),
             *file_routes(self.core),
-            *layer_routes(self.core, stores),
+            *layer_routes(self.core, stores, self.layer_cache),
             *image_routes(self.core, stores),
-            *node_routes(self.core),
+            *node_routes(self.core, self.layer_cache),
             *usage_routes(self.core),
             *port_routes(self.core, self.ports),
         ]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import structlog
 
@@ -72,6 +72,8 @@ class Core:
         self.starting: Counter[str] = Counter()
         """Execs that a client's stream asks the runtime to start: unknown there, they may be on their way."""
         self._layers: dict[str, list[str]] = {}
+        self.layers_used: dict[str, float] = {}
+        """When layers were used last, as far as it is not written down."""
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._watchers: dict[str, list[Callable[[StoryEntry | None], None]]] = {}
 
@@ -123,7 +125,7 @@ class Core:
 
     def release(self, sandbox_id: str) -> None:
         """Give back what a sandbox held."""
-        self._layers.pop(sandbox_id, None)
+        self._used(self._layers.pop(sandbox_id, ()))
         self.wake(self.admission.release(sandbox_id))
 
     def limit(self, job: JobRecord) -> None:
@@ -142,6 +144,10 @@ class Core:
     def hold_layers(self, sandbox_id: str, layers: list[str]) -> None:
         """These layers are needed from now on, until the sandbox is dropped."""
         self._layers[sandbox_id] = layers
+        self._used(layers)
+
+    def _used(self, layers: Iterable[str]) -> None:
+        self.layers_used.update(dict.fromkeys(layers, self.clock()))
 
     def uses_layer(self, digest: str) -> bool:
         """Whether a sandbox that lives or is being made needs the layer."""

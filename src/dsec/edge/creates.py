@@ -19,13 +19,15 @@ from dsec.api.types import CreateRequest, SandboxState
 from dsec.edge import life
 from dsec.edge.admission import ASKED_AS, Ticket
 from dsec.edge.attempt import Attempt, Cancelled, full, key_conflict, too_late
+from dsec.edge.composing import composed
 from dsec.edge.core import PROJECT, Core
 from dsec.edge.demands import Demand, check_create, demand_of
 from dsec.edge.endpoints import endpoint_specs
 from dsec.edge.ends import Ends
-from dsec.edge.environment import Environment, environment_of
+from dsec.edge.environment import Environment
 from dsec.edge.faults import fault
 from dsec.edge.kept import KeptDisks
+from dsec.edge.layer_cache import LayerCache
 from dsec.edge.record import ExecRecord, SandboxRecord, whose_of
 from dsec.edge.specs import canonical_create, main_exec_id, sandbox_spec, shortened
 from dsec.errors import (
@@ -40,7 +42,6 @@ from dsec.errors import (
     Unsupported,
     error_from_wire,
 )
-from dsec.images import Images, LayerTag
 
 __all__ = ["Creates"]
 
@@ -57,11 +58,13 @@ class Creates:
     """All creates of the node. ``spawn`` runs an attempt in the edge's task group."""
 
     def __init__(
-        self, core: Core, ends: Ends, kept: KeptDisks, spawn: Callable[[Awaitable[None]], asyncio.Task[None]]
-    ) -> None:
+        self, core: Core, ends: Ends, kept: KeptDisks, cache: LayerCache,
+        spawn: Callable[[Awaitable[None]], asyncio.Task[None]],
+    ) -> None:  # fmt: skip
         self._core = core
         self._ends = ends
         self._kept = kept
+        self._cache = cache
         self._spawn = spawn
         self.under_way: dict[str, Attempt] = {}
 
@@ -195,6 +198,7 @@ class Creates:
         attempt.phase = "image"
         environment = await self._environment(request)
         core.hold_layers(attempt.sandbox_id, environment.layers)
+        await self._cache.ensure(environment.layers)
         attempt.phase = "admission"
         self._maybe_leave(attempt)
         await self._admit(attempt, demand)
@@ -233,12 +237,7 @@ class Creates:
     async def _environment(self, request: CreateRequest) -> Environment:
         if request.from_disk is not None:
             return self._kept.environment(request)
-        images = self._core.images
-        # Before the image, which may take minutes; and after it, when nothing can be removed before it is held.
-        _layers_of(images, request)
-        image = await images.resolve(request.image, pull=request.pull)
-        workspace, toolkits = _layers_of(images, request)
-        return environment_of(request, image, workspace, toolkits)
+        return await composed(self._core.images, request)
 
     async def _admit(self, attempt: Attempt, demand: Demand) -> None:
         admission = self._core.admission
@@ -370,12 +369,6 @@ class Creates:
         if record is not None:
             await self._ends.stop(record, actor=actor, grace_ms=0)
         return record
-
-
-def _layers_of(images: Images, request: CreateRequest) -> tuple[LayerTag | None, list[LayerTag]]:
-    """What a request lays over its image, as tags mean it now."""
-    workspace = None if request.workspace is None else images.layers.find(request.workspace, "workspace")
-    return workspace, [images.layers.find(each, "toolkit") for each in request.toolkits]
 
 
 def _main_record(record: SandboxRecord, body: bytes) -> ExecRecord | None:

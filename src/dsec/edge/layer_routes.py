@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Event
 from typing import Any, TypeVar
 
+import msgspec
 import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
 from dsec.api import types
 from dsec.edge.core import Core
+from dsec.edge.layer_cache import LayerCache
 from dsec.edge.node_stores import NodeStores, OnStoreBytes
 from dsec.edge.progressing import Tell, progressing
 from dsec.edge.router import Route
@@ -19,6 +21,7 @@ from dsec.edge.stored_images import stored_image_routes
 from dsec.edge.web import answered, body_as, json_answer, query_of
 from dsec.edge.wire_layers import layer_info, parse_environment, wire_environment
 from dsec.errors import DSecError, InvalidArgument
+from dsec.images import LayerTag
 from dsec.images.compare import Named, differences, hidden_files
 from dsec.images.threads import in_thread
 
@@ -33,13 +36,24 @@ _log = structlog.get_logger("dsec.edge.layers")
 class _Layers:
     """The answers."""
 
-    def __init__(self, core: Core, stores: NodeStores) -> None:
+    def __init__(self, core: Core, stores: NodeStores, cache: LayerCache) -> None:
         self._core = core
         self._images = core.images
         self.stores = stores
+        self._cache = cache
 
     async def list(self, _: Request) -> Response:
-        return json_answer({"layers": [layer_info(each) for each in self._images.list_layers()]})
+        copies = self._images.copies.all()
+        return json_answer({"layers": [self._info(each, copies) for each in self._images.list_layers()]})
+
+    def _info(self, layer: LayerTag, copies: Mapping[str, Sequence[str]]) -> types.LayerInfo:
+        here = self._images.layers.here(layer.digest)
+        return msgspec.structs.replace(
+            layer_info(layer),
+            local_bytes=0 if here is None else here.total,
+            used_at=self._cache.last_use(layer.digest),
+            stores=list(copies.get(layer.digest, ())),
+        )
 
     async def build(self, request: Request) -> Response:
         query = query_of(request, "reference", "at", "owner", "environment")
@@ -55,22 +69,30 @@ class _Layers:
         return json_answer(layer_info(layer))
 
     async def show(self, request: Request) -> Response:
-        found = self._images.layers.find(request.path_params["reference"])
-        manifest = self._images.layers.manifest(found.digest)
-        data = (self._images.layers.path(found.digest) / "data").stat()
+        layers = self._images.layers
+        found = layers.find(request.path_params["reference"])
+        here = layers.here(found.digest)
         return json_answer(
             types.LayerDetail(
                 digest=found.digest,
-                size_bytes=manifest.size,
-                metadata_bytes=manifest.metadata.size,
-                data_bytes=manifest.data.size,
-                local_bytes=min(data.st_blocks * 512, manifest.data.size),
-                references=[each.tag for each in self._images.layers.tags_of(found.digest)],
-                images=self._images.layers.images_with(found.digest),
+                size_bytes=found.bytes,
+                here=here is not None,
+                metadata_bytes=0 if here is None else here.metadata,
+                data_bytes=0 if here is None else here.data,
+                local_bytes=0 if here is None else here.local,
+                used_at=self._cache.last_use(found.digest),
+                stores=self._images.copies.stores(found.digest),
+                references=[each.tag for each in layers.tags_of(found.digest)],
+                images=layers.images_with(found.digest),
                 sandboxes=self._core.users_of(found.digest),
                 environment=wire_environment(found.environment),
             )
         )
+
+    async def evict(self, request: Request) -> Response:
+        asked = await body_as(request, types.LayerEvictRequest)
+        digest = self._images.layers.find(asked.reference).digest
+        return json_answer(types.LayerEvicted(digest=digest, evicted=await self._cache.evict(digest)))
 
     async def remove(self, request: Request) -> Response:
         reference, query = request.path_params["reference"], query_of(request, "store")
@@ -88,6 +110,7 @@ class _Layers:
 
         async def work(tell: Tell) -> dict[str, Any]:
             progress = _moments(tell, "push", asked.reference)
+            await self._here(asked.reference)
             done = await self.stores.push(asked.reference, asked.store, progress, move=asked.move, mend=asked.mend)
             return {"pushed": done}
 
@@ -109,7 +132,7 @@ class _Layers:
 
         async def work(tell: Tell) -> dict[str, Any]:
             if asked.store is None:
-                digest = self._images.layers.find(asked.reference).digest
+                digest = await self._here(asked.reference)
                 faults = await self._images.layers.faults(digest)
             else:
                 progress = _moments(tell, "verify", asked.reference)
@@ -153,6 +176,7 @@ class _Layers:
             named += [(image.reference, digest) for digest in image.layers]
         named += [(each.tag, each.digest) for each in map(self._images.layers.find, asked.layers)]
         with self._images.holding(digest for _, digest in named):
+            await self._cache.ensure(digest for _, digest in named)
             layers = [Named(name, self._images.layers.path(digest)) for name, digest in named]
             found = await in_thread(lambda stop: _some(hidden_files(layers), stop))
         hidden = [
@@ -166,6 +190,7 @@ class _Layers:
         old, new = (self._images.layers.find(each).digest for each in (asked.old, asked.new))
         layers = self._images.layers
         with self._images.holding([old, new]):
+            await self._cache.ensure([old, new])
             for each in (old, new):
                 # What has not been fetched would be read as zeros.
                 layers.check_whole(each)
@@ -175,6 +200,13 @@ class _Layers:
             for each in sorted(found)[:_MOST_SHOWN]
         ]
         return json_answer(types.LayerDifferences(files=files, total=len(found)))
+
+    async def _here(self, reference: str) -> str:
+        """Digest of a layer, whose files are here when this returns."""
+        digest = self._images.layers.find(reference).digest
+        with self._images.holding([digest]):
+            await self._cache.ensure([digest])
+        return digest
 
     async def infos(self, _: Request) -> Response:
         return json_answer({"stores": self.stores.infos()})
@@ -221,9 +253,9 @@ def _owner(text: str) -> tuple[int, int]:
         raise InvalidArgument(f"owner is UID:GID, not {text[:40]!r}") from None
 
 
-def layer_routes(core: Core, stores: NodeStores) -> list[Route]:
+def layer_routes(core: Core, stores: NodeStores, cache: LayerCache) -> list[Route]:
     """All of them; the fixed paths come before the references."""
-    own = _Layers(core, stores)
+    own = _Layers(core, stores, cache)
     return [
         Route("GET", "/v1/layers", answered(own.list)),
         Route("POST", "/v1/layers", answered(own.build)),
@@ -231,6 +263,7 @@ def layer_routes(core: Core, stores: NodeStores) -> list[Route]:
         Route("POST", "/v1/layers/pull", answered(own.pull)),
         Route("POST", "/v1/layers/verify", answered(own.verify)),
         Route("POST", "/v1/layers/gc", answered(own.collect)),
+        Route("POST", "/v1/layers/evict", answered(own.evict)),
         Route("POST", "/v1/layers/check", answered(own.check)),
         Route("POST", "/v1/layers/diff", answered(own.diff)),
         Route("GET", "/v1/layers/{reference:path}", answered(own.show)),

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from dsec.api.types import Status
 from dsec.edge.admission import Need
 from dsec.edge.core import Core
+from dsec.edge.layer_cache import LayerCache
 from dsec.edge.router import Route
 from dsec.edge.web import answered, json_answer
 from dsec.errors import DSecError
@@ -31,8 +32,9 @@ def _amounts(need: Need) -> dict[str, float]:
 class _Numbers(Collector):
     """Read at the moment of the scrape; nothing is counted twice."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, cache: LayerCache) -> None:
         self._core = core
+        self._cache = cache
 
     def collect(self) -> Iterator[Metric]:
         """The families."""
@@ -51,11 +53,24 @@ class _Numbers(Collector):
         for what, value in msgspec.structs.asdict(core.stats).items():
             node.add_metric([what], value)
         yield node
+        yield from _layers(core, self._cache)
         events = CounterMetricFamily("dsec_edge_events", "What happened, and how", labels=["kind", "what"])
         for (kind, what), count in list(core.counters.items()):
             events.add_metric([kind, what], count)
         events.add_metric(["runtime", "reconnected"], core.link.reconnects)
         yield events
+
+
+def _layers(core: Core, cache: LayerCache) -> Iterator[Metric]:
+    size = GaugeMetricFamily(
+        "dsec_layer_cache_bytes", "What the node's own layers take, and their marks", labels=["what"]
+    )
+    size.add_metric(["cached"], cache.cached_bytes)
+    for name, value in msgspec.structs.asdict(cache.marks()).items():
+        size.add_metric([name], value)
+    yield size
+    absent = len(core.images.layers.absent)
+    yield GaugeMetricFamily("dsec_layers_evicted", "Layers that are known and not here", value=absent)
 
 
 def _states(core: Core) -> Counter[str]:
@@ -67,10 +82,10 @@ def _states(core: Core) -> Counter[str]:
 class _Node:
     """The answers."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, cache: LayerCache) -> None:
         self._core = core
         self._registry = CollectorRegistry()
-        self._registry.register(_Numbers(core))
+        self._registry.register(_Numbers(core, cache))
 
     async def status(self, _: Request) -> Response:
         core = self._core
@@ -93,6 +108,8 @@ class _Node:
                 capacity=_amounts(core.admission.capacity),
                 stats=msgspec.structs.asdict(core.stats),
                 features=[msgspec.structs.asdict(each) for each in core.features],
+                reader=core.config.reading,
+                reader_why=core.config.reading_why,
             )
         )
 
@@ -100,9 +117,9 @@ class _Node:
         return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")
 
 
-def node_routes(core: Core) -> list[Route]:
+def node_routes(core: Core, cache: LayerCache) -> list[Route]:
     """All of them."""
-    own = _Node(core)
+    own = _Node(core, cache)
     return [
         Route("GET", "/v1/status", answered(own.status)),
         Route("GET", "/metrics", answered(own.metrics)),

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from threading import Event
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
 from dsec.api.types import LayerPushed, StoredTag, StoreInfo
-from dsec.edge.claimant import claimant_of
+from dsec.edge.claims import Claims
 from dsec.edge.wire_layers import wire_environment
-from dsec.errors import Conflict, ImageCorrupt, InvalidArgument, NotFound, StoreError
+from dsec.errors import CapacityError, Conflict, DSecError, ImageCorrupt, InvalidArgument, NotFound, StoreError
 from dsec.images import Images, LayerEnvironment, LayerTag
 from dsec.images.references import LayerReference, parse_layer, parse_layer_choice
+from dsec.images.store import LayerManifest
 from dsec.images.threads import in_thread
 from dsec.node.config import NodeConfig, default_store
 from dsec.stores.bucket import BucketStore
 from dsec.stores.check import check_stored
-from dsec.stores.collect import Collected, collect, release
+from dsec.stores.collect import Collected, collect
 from dsec.stores.contract import Store
 from dsec.stores.directory import DirectoryStore
-from dsec.stores.fetch import fetch, fetch_claimed
+from dsec.stores.fetch import fetch
 from dsec.stores.layout import TagRecord
 from dsec.stores.publish import Published, publish
 from dsec.stores.settings import DirectoryAddress, parse_address
@@ -33,8 +34,20 @@ __all__ = ["NodeStores", "OnStoreBytes"]
 
 _log = structlog.get_logger()
 
+T = TypeVar("T")
+_Put = Callable[[Path, LayerManifest, bool], Awaitable[T]]
+"""Puts a fetched layer in place; the last says that its data is still in the store."""
+
 OnStoreBytes = Callable[[int, int], None]
 """Bytes of data that are done, and all; called on the event loop."""
+
+
+async def _no_room(_: str) -> bool:
+    return False
+
+
+def _untold(_: int, __: int) -> None:
+    return None
 
 
 class NodeStores:
@@ -53,6 +66,13 @@ class NodeStores:
         self._clock = clock
         self._environment = environment
         self._pulling: dict[str, asyncio.Lock] = {}
+        self.claims = Claims(config, images.copies, lambda name: self.open(name)[1])
+        self.make_room: Callable[[str], Awaitable[bool]] = _no_room
+        """Makes room for a layer on a disk that is full; whether there is more now."""
+
+    def turn(self, digest: str) -> asyncio.Lock:
+        """Held by whoever brings a layer, evicts it, or gives its claims back."""
+        return self._pulling.setdefault(digest, asyncio.Lock())
 
     def infos(self) -> list[StoreInfo]:
         """The stores of the configuration, by name."""
@@ -96,6 +116,7 @@ class NodeStores:
             neighbours = await in_thread(lambda _: _prepared(store, tag, record, move=move))
             done = await self.published(store, own.digest, neighbours, progress, mend=mend)
             await in_thread(lambda _: put_tag(store, tag, record, move=move))
+        self._images.copies.note(own.digest, name)
         return LayerPushed(
             reference=str(tag), digest=done.digest, store=name, size_bytes=done.size, stored_bytes=done.stored,
             sent_bytes=done.sent,
@@ -123,7 +144,7 @@ class NodeStores:
         ImageCorrupt, StoreDenied, StoreUnreachable, CapacityError.
         """
         choice = parse_layer_choice(reference)
-        _, store = self.open(store_name)
+        from_store, store = self.open(store_name)
         digest, environment = choice.digest or "", LayerEnvironment()
         if choice.reference is not None:
             tag = choice.reference
@@ -137,8 +158,18 @@ class NodeStores:
             digest, environment = record.digest, record.environment
         name = str(choice.reference or choice)
         self._check_own(name, digest, move=move)
-        async with self._pulling.setdefault(digest, asyncio.Lock()):
-            return await self._received(store, digest, name, environment, progress)
+        layers = self._images.layers
+
+        async def adopt(target: Path, manifest: LayerManifest, sparse: bool) -> LayerTag:
+            put = layers.adopt_sparse if sparse else layers.adopt
+            return await put(target, manifest, name, environment)
+
+        async with self.turn(digest):
+            with self._images.holding([digest]):
+                if layers.has(digest):
+                    self._images.copies.note(digest, from_store)
+                    return layers.retag(name, digest, environment)
+                return await self._with_room(digest, lambda: self._received(from_store, digest, progress, adopt))
 
     def _check_own(self, name: str, digest: str, *, move: bool) -> None:
         own = self._images.layers.meaning(name)
@@ -149,50 +180,78 @@ class NodeStores:
                 digest=own.digest,
             )
 
-    async def _received(
-        self, store: Store, digest: str, name: str, environment: LayerEnvironment, progress: OnStoreBytes
-    ) -> LayerTag:
-        layers = self._images.layers
-        with self._images.holding([digest]):
-            if layers.has(digest):
-                return layers.retag(name, digest, environment)
-            told = _on_loop(progress)
-            if self._config.on_demand:
-                return await self._received_sparse(store, digest, name, environment)
-            with layers.receiving(digest) as target:
-                manifest = await in_thread(lambda stop: fetch(store, digest, target, stop=stop, progress=told))
-                return await layers.adopt(target, manifest, name, environment)
+    async def _with_room(self, digest: str, bring: Callable[[], Awaitable[T]]) -> T:
+        """Bring a layer; on a full disk, once more after others have made room."""
+        try:
+            return await bring()
+        except CapacityError:
+            if not await self.make_room(digest):
+                raise
+            return await bring()
 
-    async def _received_sparse(self, store: Store, digest: str, name: str, environment: LayerEnvironment) -> LayerTag:
-        """Without its data, which is fetched as it is read; a claim keeps it in the store for this node."""
+    async def _received(self, name: str, digest: str, progress: OnStoreBytes, put: _Put[T]) -> T:
+        """Fetch a layer from a store, as this node reads them, and put it in place."""
+        _, store = self.open(name)
         layers = self._images.layers
-        claimant = claimant_of(self._config)
         with layers.receiving(digest) as target:
-            manifest = await in_thread(lambda _: fetch_claimed(store, digest, target, claimant))
-            return await layers.adopt_sparse(target, manifest, name, environment)
+            sparse = self._config.reading == "filled"
+            if sparse:
+                # Its data is fetched as it is read, and the store keeps it for this node meanwhile.
+                manifest = await self.claims.fetched(name, store, digest, target)
+            else:
+                told = _on_loop(progress)
+                manifest = await in_thread(lambda stop: fetch(store, digest, target, stop=stop, progress=told))
+            done = await put(target, manifest, sparse)
+        self._images.copies.note(digest, name)
+        return done
+
+    async def bring_back(self, digest: str) -> None:
+        """Fetch an evicted layer again, from whichever store has it.
+
+        Raises NotFound when none has it any more, ImageCorrupt, StoreDenied, StoreUnreachable, CapacityError.
+        """
+        layers = self._images.layers
+
+        async def put(target: Path, manifest: LayerManifest, sparse: bool) -> None:
+            await layers.put_back(target, manifest, sparse=sparse)
+
+        async with self.turn(digest):
+            with self._images.holding([digest]):
+                if not layers.missing([digest]):
+                    return
+                await self._with_room(digest, lambda: self._from_any(digest, put))
+
+    async def _from_any(self, digest: str, put: _Put[None]) -> None:
+        failure: DSecError = NotFound(
+            f"layer {digest} was evicted from this node, and none of its stores has it",
+            phase="image",
+            remedy="Build it or import its image again, or push it from a node that has it",
+            digest=digest,
+        )
+        # Those that had it first; another may have been given it since.
+        for name in dict.fromkeys([*self._images.copies.stores(digest), *sorted(self._config.stores)]):
+            try:
+                return await self._received(name, digest, _untold, put)
+            except (NotFound, StoreError, ImageCorrupt, InvalidArgument) as error:
+                _log.warning("not fetched again", store=name, digest=digest, error=error.message)
+                if not isinstance(error, NotFound):
+                    failure = error
+        raise failure
 
     async def let_go(self, digests: Sequence[str]) -> None:
-        """These layers have left the node: no store need keep them for it. One that is away keeps them.
+        """These layers have left the node: no store need keep them for it. One that is away is told later.
 
-        A layer that is here, or is being pulled again, keeps its claims.
+        A layer that is the node's, or is being pulled again, keeps its claims.
         """
-        if not self._config.on_demand:
-            return
         away: set[str] = set()
         for digest in digests:
-            async with self._pulling.setdefault(digest, asyncio.Lock()):
-                if not self._images.layers.has(digest):
-                    await self._released(digest, away)
+            async with self.turn(digest):
+                if not self._images.layers.knows(digest) and not self._images.layers.is_held(digest):
+                    await self.claims.given_back(digest, away)
 
-    async def _released(self, digest: str, away: set[str]) -> None:
-        claimant = claimant_of(self._config)
-        for name in self._config.stores.keys() - away:
-            try:
-                _, store = self.open(name)
-                await in_thread(partial(_release, store, digest, claimant))
-            except StoreError as error:
-                away.add(name)
-                _log.warning("a store keeps layers for this node", store=name, digest=digest, error=error.message)
+    async def settle(self) -> None:
+        """Give back what pulls that broke off, and nodes that died between removing and giving back, have claimed."""
+        await self.let_go(self.claims.stale())
 
     async def verify(
         self, reference: str, store_name: str | None, progress: OnStoreBytes, *, deep: bool
@@ -239,10 +298,6 @@ _SETTINGS = 'Name it with --store, or set it up: [stores.NAME] url = "file:///DI
 
 def _passed_over(error: ImageCorrupt) -> None:
     _log.warning("a tag of a store cannot be read", error=error.message)
-
-
-def _release(store: Store, digest: str, claimant: str, _stop: Event) -> None:
-    release(store, digest, claimant)
 
 
 def _tag_of(reference: str) -> LayerReference:

@@ -51,6 +51,7 @@ class StoredImages:
         with self._images.holding(image.layers):
             for digest in dict.fromkeys(image.layers):
                 one = await self._stores.published(store, digest, [], _part(progress, done, image.bytes), mend=False)
+                self._images.copies.note(digest, name)
                 size, stored, sent = size + one.size, stored + one.stored, sent + one.sent
                 done += one.size
             await in_thread(lambda _: put_image(store, record, move=move))

@@ -13,6 +13,7 @@ from dsec.images.archives import archive_name, unpack_layout
 from dsec.images.build import DEFAULT_IMAGE, DefaultImage
 from dsec.images.catalogue import Catalogue, Image, LayerEnvironment, LayerTag
 from dsec.images.config import ImagesConfig
+from dsec.images.copies import Copies
 from dsec.images.disk import full_disk_typed
 from dsec.images.holds import Holds
 from dsec.images.importer import Importer
@@ -49,8 +50,9 @@ class Images:
     """Imports, builds, finds and removes images and layers of one node.
 
     Made and used on one event loop. ``in_use(digest)`` says whether a sandbox has the layer; such a layer's files are
-    never deleted. Making the object deletes what a crash left behind, but the pulls, which ``resume`` goes on with;
-    ``aclose`` ends what is in flight.
+    never deleted. Making the object deletes what a crash left behind, but the pulls, which ``resume`` goes on with,
+    and layers without a record, which it deletes: by then it must be known what is in use. ``aclose`` ends what is
+    in flight.
     """
 
     def __init__(self, config: ImagesConfig, tools: Tools, *, in_use: Callable[[str], bool] = _nobody) -> None:
@@ -73,7 +75,10 @@ class Images:
         self._layer_builder = LayerBuilder(*parts)
         self._default = DefaultImage(*parts)
         self._jobs = Jobs()
-        self._delete(self._bury_orphans())
+        self.copies = Copies(config.catalogue)
+        """Which stores have the layers, and when they were used last."""
+        self.pruned = 0
+        """How often layers were deleted."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -82,7 +87,11 @@ class Images:
         await self.aclose()
 
     def resume(self) -> set[str]:
-        """Go on with the pulls that a process before this one had begun; returns the IDs of their tools' runs."""
+        """Go on with the pulls that a process before this one had begun; returns the IDs of their tools' runs.
+
+        Layers are deleted that a crash left without a record.
+        """
+        self._delete(self._bury_orphans())
         unfinished = self._pulls.unfinished()
         for each in unfinished:
             self._jobs.start(*self._pull_job(parse_image(each.source), each.name))
@@ -95,6 +104,7 @@ class Images:
     async def aclose(self) -> None:
         """Cancel imports and builds in flight, wait until their traces are gone, close the catalogue."""
         await self._jobs.aclose()
+        self.copies.close()
         self._catalogue.close()
 
     # Images
@@ -278,6 +288,10 @@ class Images:
         # No await between the question and the burial: nobody can begin to need a layer in between.
         gone = [each for each in self.garbage() if self._catalogue.remove_layer(each)]
         graves = [grave for each in gone if (grave := self._store.bury(each)) is not None]
+        for each in gone:
+            self.layers.absent.discard(each)
+            self.copies.forget(each)
+        self.pruned += bool(gone)
         await in_thread(lambda _: self._delete([*graves, *self.layers.abandoned()]))
         return gone
 

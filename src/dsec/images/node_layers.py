@@ -6,8 +6,9 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from dsec.errors import Conflict, ImageCorrupt, InvalidArgument, NotFound
 from dsec.images.catalogue import Catalogue, Image, ImageConfig, LayerEnvironment, LayerTag
@@ -17,7 +18,7 @@ from dsec.images.references import LayerChoice, LayerKind, parse_layer_choice
 from dsec.images.store import LayerManifest, LayerStore, canonical, describe, digest_of
 from dsec.images.threads import in_thread
 
-__all__ = ["NodeLayers"]
+__all__ = ["Here", "NodeLayers"]
 
 _RECEIVING = ".pull-"
 _PUBLISHING = "layer"
@@ -25,6 +26,20 @@ _PUBLISHING = "layer"
 _FILLED = "filled"
 _READ_ONLY = ("layer.json", "metadata", "chunks")
 _ABANDONED_S = 86_400.0
+
+
+class Here(NamedTuple):
+    """Bytes of a layer that is here."""
+
+    metadata: int
+    data: int
+    local: int
+    """Of the data: those that are on this node."""
+
+    @property
+    def total(self) -> int:
+        """What it takes on this node."""
+        return self.metadata + self.local
 
 
 class NodeLayers:
@@ -35,6 +50,8 @@ class NodeLayers:
         self._store = store
         self._catalogue = catalogue
         self._holds = holds
+        self.absent = {each for each in catalogue.layer_digests() if not store.has(each)}
+        """Layers that the catalogue knows and that are not here: evicted. Some may have come back since."""
 
     def find(self, reference: str, kind: LayerKind | None = None) -> LayerTag:
         """A layer by tag, by ``@sha256:DIGEST``, or by both; a tag must be of the ``kind``.
@@ -63,7 +80,7 @@ class NodeLayers:
     def _by_digest(self, choice: LayerChoice) -> LayerTag:
         digest = choice.digest or ""
         size = self._catalogue.layer_size(digest)
-        if size is None or not self._store.has(digest):
+        if size is None:
             raise NotFound(f"this node has no layer {choice}", remedy=f"Pull it: dsec layer pull {choice}")
         return LayerTag(str(choice), digest, size, 0.0)
 
@@ -91,9 +108,22 @@ class NodeLayers:
         """Where a layer's files are; raises NotFound."""
         return self._store.path(digest)
 
+    def knows(self, digest: str) -> bool:
+        """Whether the layer is one of this node's, here or evicted."""
+        return self._catalogue.layer_size(digest) is not None
+
     def has(self, digest: str) -> bool:
         """Whether the layer is here."""
         return self._catalogue.layer_size(digest) is not None and self._store.has(digest)
+
+    def here(self, digest: str) -> Here | None:
+        """What there is of a layer on this node; None where there is nothing: evicted, or never here."""
+        try:
+            path = self._store.path(digest)
+            metadata, data = (path / "metadata").stat(), (path / "data").stat()
+        except (NotFound, FileNotFoundError):
+            return None
+        return Here(metadata.st_size, data.st_size, min(data.st_blocks * 512, data.st_size))
 
     async def faults(self, digest: str) -> list[str]:
         """What is wrong with this node's copy of a layer, in words; empty when nothing is. Reads all of it.
@@ -135,6 +165,15 @@ class NodeLayers:
         """Check a fetched layer as a whole, put it in place, let the tag mean it; raises ImageCorrupt."""
         return await self._adopt(lambda: self._put(received, manifest), manifest, tag, environment)
 
+    async def put_back(self, received: Path, manifest: LayerManifest, *, sparse: bool) -> None:
+        """Put an evicted layer in its place again; raises ImageCorrupt. Its tags and images never went."""
+        digest = digest_of(manifest)
+        with self._holds.session() as hold:
+            hold(digest)
+            await in_thread(lambda _: (self._put_sparse if sparse else self._put)(received, manifest))
+            self._catalogue.put_layer(digest, manifest.size)
+            self.absent.discard(digest)
+
     async def _adopt(
         self, put: Callable[[], None], manifest: LayerManifest, tag: str, environment: LayerEnvironment
     ) -> LayerTag:
@@ -143,6 +182,7 @@ class NodeLayers:
             hold(digest)
             await in_thread(lambda _: put())
             self._catalogue.put_layer(digest, manifest.size)
+            self.absent.discard(digest)
             return self._catalogue.put_tag(tag, digest, environment)
 
     def _put(self, received: Path, manifest: LayerManifest) -> None:
@@ -205,6 +245,35 @@ class NodeLayers:
         except NotFound:
             return None
 
+    # Layers that leave, and may come back
+
+    def is_held(self, digest: str) -> bool:
+        """Whether work in progress needs the layer."""
+        return digest in self._holds
+
+    def missing(self, digests: Iterable[str]) -> list[str]:
+        """Which of the node's layers are not here, each once."""
+        if self.absent.isdisjoint(digests):
+            return []
+        found = [each for each in dict.fromkeys(digests) if each in self.absent]
+        self.absent.difference_update([each for each in found if self._store.has(each)])
+        return [each for each in found if each in self.absent]
+
+    def evict(self, digest: str) -> Path | None:
+        """Take a layer's files out of sight in one step; tags, images and the catalogue keep it.
+
+        The caller deletes the directory returned, and has seen to it that nobody needs the layer and that a store has
+        it. Whoever still reads the files does so to the end. None for one that is not in this node's own directory.
+        """
+        grave = self._store.bury(digest)
+        if grave is not None:
+            self.absent.add(digest)
+        return grave
+
+    def own_bytes(self) -> dict[str, int]:
+        """Digest → bytes on disk of each layer of this node's own directory, holes not counted; blocks."""
+        return {each: _allocated(self._dir / each) for each in self._store.digests()}
+
     def abandoned(self, *, now: float | None = None) -> list[Path]:
         """What fetches left that nobody went on with for a day."""
         oldest = (time.time() if now is None else now) - _ABANDONED_S
@@ -223,6 +292,14 @@ def _take_back(received: Path) -> None:
             (half / name).chmod(0o600)
             (half / name).rename(received / name)
     shutil.rmtree(half, ignore_errors=True)
+
+
+def _allocated(folder: Path) -> int:
+    total = 0
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for each in entries:
+            total += each.stat(follow_symlinks=False).st_blocks * 512
+    return total
 
 
 def _flush(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 DEFAULT_IMAGE = "dsec/debian:12"
+_LEAST_MIB = {"layer_cache_mib": 0, "layers_memory_mib": 64}
 _STORE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 
 
@@ -86,8 +88,17 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     registries: Registries = Registries()
     stores: dict[str, StoreSettings] = {}
     """By name, ``[a-z0-9-]``."""
-    on_demand: bool = False
-    """Layers that are pulled come without their data, which is fetched as it is read. Needs Linux 6.14."""
+    reader: Literal["auto", "filled", "mounted", "whole"] = "auto"
+    """How layers of stores come: ``filled`` as they are read (Linux 6.14), ``whole`` before; ``auto`` by a trial."""
+    reading: Literal["filled", "whole"] = "whole"
+    """What ``reader`` came to; chosen by ``dsec up``."""
+    reading_why: str = ""
+    layers_groups: tuple[str, ...] = ()
+    """Files by which what fills layers joins its cgroup; made by ``dsec up``."""
+    layer_cache_mib: int | None = None
+    """Above this, layers that a store has are evicted, the longest unused first. None: by the disk's size."""
+    layers_memory_mib: int | None = None
+    """Most memory, page cache included, of what fills layers. None: unlimited."""
     boot_id: str = ""
     id_block: int = 0
     """First host ID of this node's ranges; chosen by ``dsec up`` under the machine-wide lock."""
@@ -109,22 +120,30 @@ def read_settings(paths: NodePaths) -> NodeConfig:
     raw |= {"node": paths.name, "root": str(paths.root) if paths.root else None}
     try:
         config = msgspec.convert(raw, NodeConfig)
-        _check_stores(config.stores, on_demand=config.on_demand)
+        _check_stores(config.stores, reader=config.reader)
+        _check_cache(config)
     except (msgspec.ValidationError, InvalidArgument) as error:
         raise InvalidArgument(f"{paths.settings}: {error}") from None
     return config
 
 
-def _check_stores(stores: dict[str, StoreSettings], *, on_demand: bool) -> None:
+def _check_stores(stores: dict[str, StoreSettings], *, reader: str) -> None:
     for name, store in stores.items():
         if not _STORE.fullmatch(name):
             raise InvalidArgument(f"stores.{name}: a store's name is of a-z, 0-9 and -")
         if not store.url.startswith(("file:///", "s3://")):
             raise InvalidArgument(f"stores.{name}: the url is file:///DIRECTORY or s3://BUCKET[/PREFIX]")
-    if on_demand and not stores:
-        raise InvalidArgument("on_demand: there is no store to read from")
+    if reader in ("filled", "mounted") and not stores:
+        raise InvalidArgument(f"reader: {reader!r}, and there is no store to read from")
     if sum(store.default for store in stores.values()) > 1:
         raise InvalidArgument("stores: only one can be the default")
+
+
+def _check_cache(config: NodeConfig) -> None:
+    for name in ("layer_cache_mib", "layers_memory_mib"):
+        value = getattr(config, name)
+        if value is not None and value < _LEAST_MIB[name]:
+            raise InvalidArgument(f"{name} is at least {_LEAST_MIB[name]}, not {value}")
 
 
 def default_store(stores: dict[str, StoreSettings]) -> str | None:

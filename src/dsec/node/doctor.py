@@ -17,6 +17,7 @@ from dsec.node.binaries import find_binaries
 from dsec.node.config import NodeConfig, read_settings
 from dsec.node.machine import OLDEST_KERNEL, check_machine, kernel_version
 from dsec.node.paths import NodePaths
+from dsec.node.readers import Trial, choose, tried
 
 __all__ = ["Finding", "TOOLS", "Tool", "examine", "examine_settings", "install", "missing_packages"]
 
@@ -29,6 +30,12 @@ class Tool(msgspec.Struct, frozen=True):
     lost: str
     file: str | None = None
     """Where it lies, when it is no program."""
+
+
+_HOW = {
+    "filled": "filled by the kernel's pre-content events, as they are read",
+    "whole": "pulled whole",
+}
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,14 +84,28 @@ def examine(paths: NodePaths | None = None) -> list[Finding]:
 def examine_settings(paths: NodePaths) -> list[Finding]:
     """What a node's settings say that no node for real work should have; raises InvalidArgument."""
     settings = read_settings(paths)
-    found = [_reader(settings)] if settings.stores else []
+    found = [_reader(settings, paths)] if settings.stores else []
     return [*found, *_fault_points(settings, paths)]
 
 
-def _reader(settings: NodeConfig) -> Finding:
+def _reader(settings: NodeConfig, paths: NodePaths) -> Finding:
     """How layers of a store are read."""
-    how = "filled by the kernel's pre-content events, as they are read" if settings.on_demand else "pulled whole"
-    return Finding(kind="settings", name="layers of stores", present=True, detail=how)
+    name = f"layers of stores (reader = {settings.reader!r})"
+
+    def trial() -> Trial:
+        try:
+            return tried(find_binaries(), paths.layers)
+        except DSecError as error:
+            return Trial(False, error.message)
+
+    try:
+        found = choose(settings, os.environ, trial)
+    except DSecError as error:
+        return Finding(
+            kind="settings", name=name, present=False, detail=error.message, lost="`dsec up` is refused",
+            remedy=error.remedy or "",
+        )  # fmt: skip
+    return Finding(kind="settings", name=name, present=True, detail=f"{_HOW[found.reader]}: {found.why}")
 
 
 def _fault_points(settings: NodeConfig, paths: NodePaths) -> list[Finding]:

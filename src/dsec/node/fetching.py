@@ -38,7 +38,7 @@ def _place(config: NodeConfig, name: str, environment: Mapping[str, str]) -> dic
     if asked_for and not address.secrets:
         raise InvalidArgument(
             f"layers of store {name!r} cannot be read on demand with the credentials that {asked_for[0]} leads to",
-            remedy="Use access keys, an instance role, or on_demand = false",
+            remedy='Use access keys, an instance role, or reader = "whole"',
         )
     told = {
         "bucket": address.bucket,
@@ -51,7 +51,7 @@ def _place(config: NodeConfig, name: str, environment: Mapping[str, str]) -> dic
 
 def write_fetcher_json(config: NodeConfig) -> None:
     """Write it for root's eyes, with this process's credentials; nothing where layers are pulled whole."""
-    if not config.on_demand:
+    if config.reading != "filled":
         return
     target = config.paths.fetcher_json
     partial = target.with_suffix(".new")

@@ -73,7 +73,7 @@ def service_table(config: NodeConfig, binaries: Binaries, environment: dict[str,
         )
 
     return [
-        *(_loading(config, binaries, env) if config.on_demand else []),
+        *(_loading(config, binaries, env) if config.reading == "filled" else []),
         Service(
             name="runtime",
             argv=[str(binaries.runtime), "serve", "--config", str(paths.runtime_json)],
@@ -108,7 +108,7 @@ def _loading(config: NodeConfig, binaries: Binaries, env: list[tuple[str, str]])
             env=env,
             log=str(paths.logs / f"{name}.log"),
             listen=[{"unix": {"path": str(socket), "mode": 0o600}}],
-            cgroups=[],
+            cgroups=list(config.layers_groups),
         )
 
     to_holder = ("--keeper", str(paths.keeper_socket), "--fetcher", str(paths.fetcher_socket))
@@ -121,7 +121,7 @@ def _loading(config: NodeConfig, binaries: Binaries, env: list[tuple[str, str]])
 
 def services_of(config: NodeConfig) -> tuple[str, ...]:
     """The services that this node has, in the order of their start."""
-    return SERVICES if config.on_demand else SERVICES[2:]
+    return SERVICES if config.reading == "filled" else SERVICES[2:]
 
 
 def fetcher_uid(config: NodeConfig) -> int:
@@ -163,6 +163,6 @@ def runtime_config(config: NodeConfig, binaries: Binaries, *, pool_mib: int) -> 
         "edge_uid": 0,
         "max_sandboxes": config.max_sandboxes,
         "init_path": str(binaries.init),
-        "holder_socket": str(paths.holder_socket) if config.on_demand else None,
+        "holder_socket": str(paths.holder_socket) if config.reading == "filled" else None,
         "fault_points": str(paths.faults) if config.fault_points else None,
     }

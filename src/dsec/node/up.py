@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import time
 from collections.abc import Callable
@@ -17,9 +18,11 @@ from dsec.node.formats import check_databases, settle_databases
 from dsec.node.id_block import claim_block
 from dsec.node.keeper_client import KeeperControl
 from dsec.node.keeper_process import start_keeper
+from dsec.node.layers_group import layers_group
 from dsec.node.machine import check_machine
 from dsec.node.paths import NodePaths
 from dsec.node.prepare import boot_id, group_id, note_node, prepare
+from dsec.node.readers import choose, tried
 from dsec.node.repair import revive
 from dsec.node.restart import renew_files
 from dsec.node.services import services_of
@@ -67,6 +70,8 @@ def up(options: UpOptions, say: Callable[[str], None] = lambda _: None) -> UpRep
     paths = options.paths.checked()
     config = _settled(options)
     binaries = find_binaries()
+    reading = choose(config, os.environ, lambda: tried(binaries, paths.layers))
+    config = msgspec.structs.replace(config, reading=reading.reader, reading_why=reading.why)
     with operation(paths):
         found = survey(paths)
         if found.state == "whole":
@@ -80,6 +85,7 @@ def up(options: UpOptions, say: Callable[[str], None] = lambda _: None) -> UpRep
         repaired = _clear_way(paths, found, say)
         settle_databases(paths, say)
         try:
+            config = msgspec.structs.replace(config, layers_groups=layers_group(config))
             prepare(config, binaries)
             start_keeper(config, binaries)
             url = _wait_answer(config, deadline=began + options.timeout_s)

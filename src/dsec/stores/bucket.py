@@ -113,6 +113,14 @@ class BucketStore:
         with self._typed(name), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._s3, checked_name(name))
 
+    def remove(self, name: str, mark: str) -> bool:
+        """See ``Store``: a look, then the removal. What comes between the two is removed with it."""
+        there = self.stat(name)
+        if there is None or there.mark != mark:
+            return False
+        self.delete(name)
+        return True
+
     def sweep(self, older_than_s: float) -> int:
         """An upload is one request: a writer that dies leaves nothing."""
         return 0

@@ -54,7 +54,15 @@ class Store(Protocol):
     def swap(self, name: str, content: bytes, mark: str | None) -> bool:
         """``put``, if the object is still what ``mark`` says (None: if there is none); whether it was done.
 
-        Of two that swap at the same time one at most is told that it did (see ``docs/stores.md`` for directories).
+        Of two that swap at the same time one at most is told that it did (``docs/stores.md`` says of which
+        directories that is true).
+        """
+        ...
+
+    def remove(self, name: str, mark: str) -> bool:
+        """``delete``, if the object is still what ``mark`` says; whether it was done.
+
+        Not conditional in buckets, whose servers know no such request (see ``docs/stores.md``).
         """
         ...
 

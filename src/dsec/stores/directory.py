@@ -1,13 +1,15 @@
 """A store that is a directory: on any distributed file system that nodes mount (3FS, CephFS, Lustre, JuiceFS, NFS).
 
 Of the file system it asks only that a rename puts a whole file in place. Hard links, where there are any, make the
-first of two writers known; where there are none, the one that looked last wins.
+first of two writers known: a new object is a link, and who replaces or removes one on condition holds a lock that is
+a link too (``locks``). Where there are none, the one that looked last wins.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import secrets
 import time
@@ -16,13 +18,13 @@ from pathlib import Path
 
 from dsec.errors import DSecError, StoreDenied, StoreError, StoreFull, StoreUnreachable
 from dsec.stores.contract import Entry, checked_name, missing
+from dsec.stores.locks import NO_LINKS, Lock
 
 __all__ = ["DirectoryStore"]
 
 _TEMPORARY = "tmp"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 _TRIES = 5
 _REPLACED_S = 0.01
 
@@ -75,11 +77,29 @@ class DirectoryStore:
         with self._typed(name), self._written(content) as temporary:
             if mark is None:
                 return self._create(name, temporary)
-            there = self.stat(name)
-            if there is None or there.mark != mark:
-                return False
-            self._place(name, lambda target: temporary.rename(target))
+            with self._locked(name) as lock:
+                if not self._is(name, mark) or not lock.is_mine():
+                    return False
+                self._place(name, lambda target: temporary.rename(target))
             return True
+
+    def remove(self, name: str, mark: str) -> bool:
+        """See ``Store``."""
+        with self._typed(name), self._locked(name) as lock:
+            if not self._is(name, mark) or not lock.is_mine():
+                return False
+            self._path(name).unlink()
+            return True
+
+    def _is(self, name: str, mark: str) -> bool:
+        there = self.stat(name)
+        return there is not None and there.mark == mark
+
+    @contextlib.contextmanager
+    def _locked(self, name: str) -> Iterator[Lock]:
+        token = hashlib.sha256(name.encode()).hexdigest()[:32]
+        with self._written(token.encode()) as mine, Lock(mine, mine.with_name(f"lock-{token}")) as lock:
+            yield lock
 
     def _create(self, name: str, temporary: Path) -> bool:
         try:
@@ -87,7 +107,7 @@ class DirectoryStore:
         except FileExistsError:
             return False
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in NO_LINKS:
                 raise
             if self.stat(name) is not None:
                 return False

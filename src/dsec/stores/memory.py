@@ -64,6 +64,15 @@ class MemoryStore:
             self.put(name, content)
             return True
 
+    def remove(self, name: str, mark: str) -> bool:
+        """See ``Store``."""
+        self.before("remove", checked_name(name))
+        with self._lock:
+            if name not in self.objects or str(self._versions[name]) != mark:
+                return False
+            del self.objects[name]
+            return True
+
     def list(self, folder: str) -> Iterator[Entry]:
         """See ``Store``."""
         self.before("list", checked_name(folder))

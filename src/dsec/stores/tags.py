@@ -93,10 +93,19 @@ def _taken(store: Store, reference: LayerReference, there: TagRecord) -> Conflic
 
 
 def drop_tag(store: Store, reference: LayerReference) -> None:
-    """Remove a tag, also one that cannot be read; its layer goes with the clean-up a day later. Raises NotFound."""
-    with contextlib.suppress(ImageCorrupt):
-        read_tag(store, reference)
-    store.delete(tag_name(reference))
+    """Remove a tag, also one that cannot be read; its layer goes with the clean-up a day later.
+
+    What is removed is what was seen: a tag that somebody moves meanwhile is looked at again. Raises NotFound, and
+    Conflict when others move it all the time.
+    """
+    name = tag_name(reference)
+    for _ in range(_TRIES):
+        entry = store.stat(name)
+        with contextlib.suppress(ImageCorrupt):
+            read_tag(store, reference)
+        if entry is not None and store.remove(name, entry.mark):
+            return
+    raise Conflict(f"{store.title}: others are moving {name}", phase="store", remedy="Ask again")
 
 
 def list_tags(store: Store, damaged: Callable[[ImageCorrupt], None] = _refuse) -> dict[LayerReference, TagRecord]:

@@ -41,6 +41,7 @@ class Layers(Mirror[layers.Layers]):
     push = blocking(layers.Layers.push)
     pull = blocking(layers.Layers.pull)
     verify = blocking(layers.Layers.verify)
+    evict = blocking(layers.Layers.evict)
     gc = blocking(layers.Layers.gc)
     check = blocking(layers.Layers.check)
     diff = blocking(layers.Layers.diff)

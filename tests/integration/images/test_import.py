@@ -292,7 +292,8 @@ async def test_start_sweeps_what_a_crash_left(configure: Configure) -> None:
     orphan = config.layers_dir / ("a" * 64)
     orphan.mkdir(parents=True)
     (orphan / "layer.json").write_text("{}")
-    async with Images(config, SubprocessTools()):
+    async with Images(config, SubprocessTools()) as images:
+        images.resume()
         assert list(config.scratch_dir.iterdir()) == []
         assert list(config.layers_dir.iterdir()) == []
 

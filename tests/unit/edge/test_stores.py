@@ -3,80 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
-from tests.unit.stores.layers import chunk, make_layer
+from tests.unit.edge.shelf import Shelf, put_stored_image, quiet
+from tests.unit.stores.layers import chunk
 
 from dsec.edge.claimant import claimant_of
-from dsec.edge.node_stores import NodeStores
 from dsec.errors import Conflict, ImageCorrupt, NodeError
-from dsec.images.catalogue import ImageConfig
 from dsec.images.references import parse_layer
-from dsec.node.config import NodeConfig, StoreSettings
-from dsec.stores.directory import DirectoryStore
+from dsec.node.config import NodeConfig
 from dsec.stores.fetch import fetch_sparse
 from dsec.stores.layout import TagRecord, manifest_name, tag_name
-from dsec.stores.publish import publish
-from dsec.stores.stored_images import ImageRecord, put_image
-from dsec.stores.tags import put_tag
-from dsec.testing.edge_world import Api, World, failing, opened_world
+from dsec.testing.edge_world import failing
 
 pytestmark = pytest.mark.anyio
 TAGS = ("workspace/w:1", "workspace/w:2")
-
-
-def _quiet(_: int, __: int) -> None:
-    return None
-
-
-class Shelf:
-    """A node that reads on demand, its edge's API, and the one store it has."""
-
-    def __init__(self, world: World, api: Api, images: Any, folder: Path) -> None:
-        self.world = world
-        self.api = api
-        self.images = images
-        self.store = DirectoryStore(folder / "shelf")
-        self.stores = NodeStores(world.config, images, clock=world.clock)
-        self._folder = folder
-
-    def published(self, *tags: str, seed: int = 1) -> str:
-        """Digest of a layer that was pushed under these tags."""
-        directory, manifest, digest = make_layer(self._folder / f"layer{seed}", chunk(seed))
-        publish(self.store, directory, manifest, stop=Event(), progress=_quiet)
-        for tag in tags:
-            put_tag(self.store, parse_layer(tag), TagRecord(digest=digest, at=1.0, by="n"), move=True)
-        return digest
-
-    def claims(self) -> set[str]:
-        """Digests that are claimed."""
-        return {entry.name.split("/")[1] for entry in self.store.list("claims")}
-
-    async def pull(self, reference: str) -> None:
-        """Onto the node."""
-        await self.stores.pull(reference, None, _quiet, move=False)
-
-    async def fetch_image(self) -> bytes:
-        """The one that ``_put_image`` puts; what the edge says of it."""
-        asked, alice = {"reference": "i:1"}, {"dsec-principal": "alice"}
-        async with self.api.session.post("http://edge/v1/images/fetch", json=asked, headers=alice) as answer:
-            return await answer.read()
-
-
-@pytest.fixture
-async def shelf(tmp_path: Path) -> AsyncIterator[Shelf]:
-    """All of it running."""
-    (tmp_path / "shelf").mkdir()
-    settings = {"shelf": StoreSettings(url=f"file://{tmp_path}/shelf")}
-    async with (
-        opened_world(tmp_path / "node", on_demand=True, stores=settings) as world,
-        world.edge() as (edge, api),
-    ):
-        yield Shelf(world, api, edge.core.images, tmp_path)
 
 
 async def test_a_claim_stays_as_long_as_the_layer(shelf: Shelf) -> None:
@@ -115,7 +59,7 @@ async def test_a_layer_that_is_pulled_again_keeps_its_claim(shelf: Shelf, monkey
 async def test_removed_images_let_their_layers_go(shelf: Shelf) -> None:
     """The claims of an image's layers go with the image."""
     digest = shelf.published()
-    _put_image(shelf, digest)
+    put_stored_image(shelf, digest)
     await shelf.fetch_image()
     assert shelf.claims() == {digest}
     await shelf.api.call("DELETE", "/v1/images/i:1")
@@ -126,7 +70,7 @@ async def test_removed_images_let_their_layers_go(shelf: Shelf) -> None:
 async def test_a_fetch_of_an_image_that_broke_off_leaves_no_pins(shelf: Shelf) -> None:
     """The next fetch takes over what the first one pulled: with the image all of its layers go, and their claims."""
     first, second = shelf.published(seed=1), shelf.published(seed=2)
-    _put_image(shelf, first, second)
+    put_stored_image(shelf, first, second)
     manifest = shelf.store.read(manifest_name(second))
     shelf.store.delete(manifest_name(second))
     assert b"error" in await shelf.fetch_image()
@@ -160,9 +104,9 @@ async def test_a_damaged_tag_is_in_nobodys_way(shelf: Shelf) -> None:
     (shelf.images.layers.path(digest) / "data").chmod(0o600)
     (shelf.images.layers.path(digest) / "data").write_bytes(chunk(1))
     with pytest.raises(ImageCorrupt) as caught:
-        await shelf.stores.push(TAGS[0], None, _quiet, move=False, mend=False)
+        await shelf.stores.push(TAGS[0], None, quiet, move=False, mend=False)
     assert "--move" in (caught.value.remedy or "")
-    await shelf.stores.push(TAGS[0], None, _quiet, move=True, mend=False)
+    await shelf.stores.push(TAGS[0], None, quiet, move=True, mend=False)
     assert len(await shelf.stores.tags("shelf")) == 2
 
 
@@ -187,11 +131,3 @@ async def test_claims_bear_the_claimants_name(shelf: Shelf) -> None:
     assert [entry.name for entry in shelf.store.list("claims")] == [
         f"claims/{digest}/{claimant_of(shelf.world.config)}"
     ]
-
-
-def _put_image(shelf: Shelf, *layers: str) -> None:
-    record = ImageRecord(
-        reference="docker.io/library/i:1", digest="sha256:" + "c" * 64, config=ImageConfig(), layers=layers,
-        at=1.0, by="n",
-    )  # fmt: skip
-    put_image(shelf.store, record, move=False)

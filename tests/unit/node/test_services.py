@@ -27,7 +27,7 @@ BINARIES = Binaries(
 CONFIG = NodeConfig(node="n1", root="/tmp/x", port=0, id_block=0x40000000)
 ON_DEMAND = msgspec.structs.replace(
     CONFIG,
-    on_demand=True,
+    reading="filled",
     stores={
         "far": StoreSettings(url="s3://bucket/pre", endpoint="http://s3:1"),
         "near": StoreSettings(url="file:///mnt/dfs", default=True),

@@ -1,4 +1,4 @@
-//! `dsec-runtime serve --config FILE` and `dsec-runtime probe`.
+//! `dsec-runtime serve --config FILE` and `dsec-runtime probe [--layers DIRECTORY]`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,8 +16,12 @@ fn main() -> ExitCode {
                 .init();
             serve::serve(Path::new(file))
         }
-        ["probe"] => print_features(),
-        _ => Err("usage: dsec-runtime serve --config FILE | dsec-runtime probe".into()),
+        ["probe"] => print_features(None),
+        ["probe", "--layers", directory] => print_features(Some(Path::new(directory))),
+        _ => Err(
+            "usage: dsec-runtime serve --config FILE | dsec-runtime probe [--layers DIRECTORY]"
+                .into(),
+        ),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -28,9 +32,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn print_features() -> Result<(), String> {
+fn print_features(layers: Option<&Path>) -> Result<(), String> {
     let features = dsec_proto::runtime::Features {
-        features: probe::features(),
+        features: probe::features(layers),
     };
     println!(
         "{}",

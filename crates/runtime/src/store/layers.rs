@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -16,6 +16,8 @@ use crate::kernel::mounts::{self, attr, Configuring};
 const SUPERBLOCK: u64 = 1024;
 const MAGIC: u32 = 0xE0F5_E1E2;
 const EXTRA_DEVICES: usize = 86;
+/// How often a layer is mounted again that somebody evicts at that moment.
+const TRIES: usize = 8;
 /// What is not all here has this beside its data.
 const FILLED: &str = "filled";
 
@@ -72,12 +74,23 @@ impl Layers {
     /// `NotFound` when no store has the layer, else what the kernel says.
     pub fn copy(&self, digest: &str, idmap: &OwnedFd) -> io::Result<OwnedFd> {
         let target = self.mounts.join(digest);
-        if !self.mounted().contains_key(digest) {
-            self.bring(digest, &target)?;
+        for _ in 0..TRIES {
+            if !self.mounted().contains_key(digest) {
+                self.bring(digest, &target)?;
+            }
+            // Unmounted between the two it would be the empty directory below, or nothing.
+            match mounts::clone(&target)
+                .and_then(|copy| is_erofs(&copy).then_some(copy).ok_or_else(unmounted))
+            {
+                Ok(copy) => {
+                    mounts::set_attributes(&copy, 0, Some(idmap))?;
+                    return Ok(copy);
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => drop(self.turn()),
+                Err(error) => return Err(error),
+            }
         }
-        let copy = mounts::clone(&target)?;
-        mounts::set_attributes(&copy, 0, Some(idmap))?;
-        Ok(copy)
+        Err(unmounted())
     }
 
     /// Mounts a layer, one after the other, and none while others are unmounted: what the holder lets go must not be
@@ -223,6 +236,18 @@ fn mount_erofs(layer: &Path, direct: bool) -> io::Result<OwnedFd> {
         erofs = erofs.flag("directio")?;
     }
     erofs.mount(attr::RDONLY | attr::NODEV)
+}
+
+fn unmounted() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the layer was unmounted meanwhile")
+}
+
+fn is_erofs(mount: &OwnedFd) -> bool {
+    // SAFETY: all-zero is a valid value, and the call fills it.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid place for the result.
+    let done = unsafe { libc::fstatfs(mount.as_raw_fd(), &raw mut found) };
+    done == 0 && found.f_type as u64 & 0xFFFF_FFFF == u64::from(MAGIC)
 }
 
 /// How many data blobs the metadata refers to: none when no file of the layer has content of its own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from dsec.cli.printing import print_json, print_table, say
 from dsec.cli.session import Json, command, with_client
-from dsec.cli.values import pairs, size
+from dsec.cli.values import age, pairs, size
 from dsec.errors import ImageCorrupt, InvalidArgument
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         LayerCollected,
         LayerDetail,
         LayerDifferences,
+        LayerEvicted,
         LayerInfo,
         LayerPushed,
         LayerVerified,
@@ -80,9 +82,15 @@ def list_layers(store: OtherStore = None, json: Json = False) -> None:
     if json:
         print_json(found)
         return
-    print_table(
-        ("LAYER", "DIGEST", "SIZE"), [(one.reference or "", one.digest[:12], size(one.size_bytes)) for one in found]
-    )
+    rows = [
+        (
+            one.reference or "", one.digest[:12], size(one.size_bytes),
+            size(one.local_bytes) if one.local_bytes else "-",
+            _ago(one.used_at), " ".join(one.stores) or "-",
+        )
+        for one in found
+    ]  # fmt: skip
+    print_table(("LAYER", "DIGEST", "SIZE", "HERE", "USED", "STORES"), rows)
 
 
 def _list_stored(store: str, json: bool) -> None:
@@ -122,9 +130,12 @@ def show(reference: Reference, json: Json = False) -> None:
     brings = [f"{name}={value}" for name, value in found.environment.env.items()]
     brings += [f"PATH={each}:…" for each in found.environment.path_prepend]
     brings += [f"PATH=…:{each}" for each in found.environment.path_append]
+    here = f"of its data here {size(found.local_bytes)} of {size(found.data_bytes)}" if found.here else "evicted"
     rows = [
         ("digest", found.digest),
-        ("size", f"{size(found.size_bytes)}, of its data here {size(found.local_bytes)} of {size(found.data_bytes)}"),
+        ("size", f"{size(found.size_bytes)}, {here}"),
+        ("used", _ago(found.used_at)),
+        ("stores", " ".join(found.stores)),
         ("tags", " ".join(found.references)),
         ("brings", " ".join(brings)),
         ("images", " ".join(found.images)),
@@ -263,6 +274,27 @@ def remove(
         print_json({"removed": references})
 
 
+def _ago(at: float) -> str:
+    return age(max(0.0, time.time() - at)) + " ago" if at else "never"
+
+
+def evict(
+    references: Annotated[list[str], typer.Argument(metavar="REF…", help="Tags, or @sha256:DIGEST.")],
+    json: Json = False,
+) -> None:
+    """Take layers' files off this node now, as a full one does by itself; they come back when they are needed."""
+
+    async def body(client: DSecClient) -> list[LayerEvicted]:
+        return [await client.layers.evict(each) for each in references]
+
+    done = with_client(body)
+    if json:
+        print_json({"layers": done})
+        return
+    for one in done:
+        print(one.digest)
+
+
 def collect(
     store: OtherStore = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
@@ -299,6 +331,7 @@ def add(app: typer.Typer) -> None:
     command(layers, "check")(check)
     command(layers, "diff")(diff)
     command(layers, "rm")(remove)
+    command(layers, "evict")(evict)
     command(layers, "gc")(collect)
     command(layers, "stores")(list_stores)
     app.add_typer(layers)
