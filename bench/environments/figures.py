@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bench.environments.holder import waits_ms
 from bench.record import Record
 from dsec.demo.report import quantiles_ms
 
@@ -83,14 +82,13 @@ def _written(result: Result) -> str:
 
 
 def _waits(result: Result) -> str:
-    counts = result["holder"]
-    fetched = counts["fetched"]
-    if not counts["misses"]:
-        return "no reads waited"
-    each = fetched["filled_bytes"] / max(1, fetched["requests"])
+    if "loading" not in result:
+        return "–"
+    counts = result["loading"]
+    each = counts["bytes"] / max(1, counts["requests"])
     return (
-        f"below {waits_ms(counts['waits'], 0.99):g} ms (p50 below {waits_ms(counts['waits'], 0.5):g}), "
-        f"{counts['misses']} misses, {fetched['requests']} requests of {_bytes(each)}"
+        f"at most {counts['p99_ms']:g} ms (p50 {counts['p50_ms']:g}), {counts['misses']:.0f} misses, "
+        f"{counts['requests']:.0f} requests of {_bytes(each)}"
     )
 
 
@@ -124,15 +122,11 @@ _ROWS: Sequence[tuple[str, str, str, Callable[[Result], str]]] = (
     ("4 KiB reads at random, unfilled", "", "random unfilled", _rate),
     ("burst from a cold store: all programs have read", "≥ 1.7× eager", "burst", _burst),
     ("written to the node's disk by it", "≤ 43 % of eager", "burst", _written),
-    ("waits of reads in it for what was not there, p99", "reported", "burst", lambda result: _waits_of(result)),
+    ("waits of reads in it for what was not there, p99", "reported", "burst", _waits),
     ("`pack_diff` of 100 MB", "≤ 1 s", "pack", _times),
     ("space of a removed sandbox back", "≤ 30 s", "space", _times),
     ("one toolkit replaced: bytes written", "the toolkit's", "replace", _replace),
 )
-
-
-def _waits_of(result: Result) -> str:
-    return _waits(result) if "holder" in result else "–"
 
 
 def _ratios(results: Results) -> list[str]:

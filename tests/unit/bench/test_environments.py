@@ -99,8 +99,8 @@ def test_the_table_says_what_the_targets_ask_for() -> None:
         "dsec", "first exec", [0.1], pull_s=[0.2], read_bytes=[10], data_bytes=1000, image_files=3, image_bytes=2000,
         stored_bytes=800, archive_bytes=900, made_s=1.5,
     )  # fmt: skip
-    holder = {"misses": 3, "waits": [3, 0], "fetched": {"filled_bytes": 3 << 18, "requests": 3}}
-    kept.add("dsec", "burst", [1.0], wall_s=1.0, sandboxes=8, environments=2, written_bytes=30, holder=holder)
+    loading = {"misses": 3, "requests": 3, "bytes": 3 << 18, "p50_ms": 1.0, "p99_ms": 2.5}
+    kept.add("dsec", "burst", [1.0], wall_s=1.0, sandboxes=8, environments=2, written_bytes=30, loading=loading)
     kept.add("eager", "burst", [2.0], wall_s=2.0, sandboxes=8, written_bytes=100)
     kept.add("dsec", "random cached", bytes_per_s=[[95.0, 1, 1, 1, 1]])
     kept.add("local", "random cached", bytes_per_s=[[100.0, 1, 1, 1, 1]])
@@ -109,5 +109,5 @@ def test_the_table_says_what_the_targets_ask_for() -> None:
     assert "100.0 ms, 1.00 % of 1.0 KB read; its metadata before: 200.0 ms" in table
     assert "2.00× eager's speed, 30.0 % of its local writes" in table
     assert "random, cached: 95 % of the local file system" in table
-    assert "below 1 ms (p50 below 1), 3 misses, 3 requests of 262.1 KB" in table
+    assert "at most 2.5 ms (p50 1), 3 misses, 3 requests of 262.1 KB" in table
     assert "pack_diff" not in table
