@@ -55,6 +55,10 @@ soak: setup build/test-machine build/test-store ## long runs: 10,000 execs, chur
 	SOAK_EXECS=5000 $(PYTHON) -m pytest -q --timeout 900 tests/integration/test_many_execs.py
 	for seed in 1 2 3; do SOAK_BURST=200 SOAK_SEED=$$seed $(PYTHON) -m pytest -q tests/integration/test_kill_everything.py; done
 
+.PHONY: soak-layers
+soak-layers: build/venv ## a layer of four million files: time and memory to bench/results/soak-layers.json
+	$(PYTHON) -m bench.layers --entries 4000000 | tee bench/results/soak-layers.json
+
 .PHONY: wheels
 wheels: build/venv ## both wheels into dist/
 	@mkdir -p dist

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,7 +98,9 @@ def test_only_the_tools_themselves(node: RunningNode) -> None:
     for argv in (
         ["sh", "-c", "id"],
         ["apt-config", "dump", "-o", "x"],
-        ["prlimit", "--fsize=1", "zstd", "-d", "/etc"],
+        ["python3", "-P", "-m", "dsec.layering", "/etc"],
+        [sys.executable, "-P", "-m", "dsec.layering", "/etc"],
+        [sys.executable, "-c", "pass"],
     ):
         with RuntimeCalls(node.paths.runtime_socket) as runtime, pytest.raises(InvalidArgument):
             runtime.call("tool.run", {"tool_id": "mine", "argv": [each.encode() for each in argv]})

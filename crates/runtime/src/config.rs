@@ -35,6 +35,9 @@ pub struct Config {
     pub max_sandboxes: u32,
     /// The static init.
     pub init_path: PathBuf,
+    /// The interpreter that runs dsec's own image tool; without one that tool is refused.
+    #[serde(default)]
+    pub python: Option<String>,
     /// What the output of all finished execs may take before the oldest shrink to their tails.
     #[serde(default = "default_output_mib")]
     pub output_mib: u64,

@@ -460,9 +460,12 @@ class ImageInfo(_Answer, frozen=True, kw_only=True):
     reference: str
     digest: str
     layers: list[str]
+    """Digests of what a sandbox mounts, the bottom one first."""
     size_bytes: int
     created_at: float
     config: ImageConfig
+    parts: list[str] = []
+    """Digests of the layers that it came as, where some of them were made one."""
 
 
 class ImageProgress(_Answer, frozen=True, kw_only=True):

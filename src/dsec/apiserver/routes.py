@@ -171,6 +171,10 @@ ROUTES: tuple[Route, ...] = (
         request=dict[str, str], answer=types.ImageProgress, streams=True,
     ),
     Route(
+        method="POST", path="/v1/images/collapse", summary="Make few layers of an image's many; NDJSON of progress",
+        request=dict[str, str], answer=types.ImageProgress, streams=True,
+    ),
+    Route(
         method="POST", path="/v1/images/push", summary="Publish an image in a store; NDJSON of progress",
         request=types.ImagePushRequest, answer=types.ImageProgress, streams=True,
     ),

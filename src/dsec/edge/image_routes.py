@@ -31,6 +31,10 @@ class _BuildRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     reference: str = "dsec/debian:12"
 
 
+class _CollapseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    reference: str
+
+
 class _Images:
     """The answers."""
 
@@ -85,6 +89,15 @@ class _Images:
             raise Unsupported(f"the image that dsec builds is dsec/debian:12, not {asked.reference[:80]!r}")
         return _answer(lambda progress: self._images.build_default(progress=progress))
 
+    async def collapse(self, request: Request) -> Response:
+        asked = await body_as(request, _CollapseRequest)
+        self._images.get(asked.reference)
+
+        async def work(progress: OnProgress) -> Image:
+            return await self._images.collapse(asked.reference)
+
+        return _answer(work)
+
 
 def _answer(work: _Work) -> Response:
     async def told(progress: Tell) -> dict[str, ImageInfo]:
@@ -111,6 +124,7 @@ def image_routes(core: Core, stores: NodeStores) -> list[Route]:
         Route("GET", "/v1/images", answered(own.list)),
         Route("POST", "/v1/images/import", answered(own.import_)),
         Route("POST", "/v1/images/build", answered(own.build)),
+        Route("POST", "/v1/images/collapse", answered(own.collapse)),
         Route("GET", "/v1/images/{reference:path}", answered(own.get)),
         Route("DELETE", "/v1/images/{reference:path}", answered(own.remove)),
     ]

@@ -61,7 +61,7 @@ class StoredImages:
         )  # fmt: skip
 
     def _as_blobs(self, image: Image) -> int | None:
-        sizes = [self._images.layers.blob_size(each) for each in dict.fromkeys(image.layers)]
+        sizes = [self._images.layers.blob_size(each) for each in dict.fromkeys(image.parts or image.layers)]
         known = [each for each in sizes if each is not None]
         return sum(known) if len(known) == len(sizes) else None
 

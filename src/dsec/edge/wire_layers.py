@@ -23,6 +23,7 @@ def image_info(image: Image) -> types.ImageInfo:
         reference=image.reference,
         digest=image.digest,
         layers=list(image.layers),
+        parts=list(image.parts),
         size_bytes=image.bytes,
         created_at=image.created_at,
         config=types.ImageConfig(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +14,13 @@ from dsec.errors import DeadlineExceeded, NodeError
 from dsec.images.apt import apt_options, select_sources
 from dsec.images.catalogue import Catalogue, Image, ImageConfig
 from dsec.images.config import ImagesConfig
-from dsec.images.erofs import build_layer
+from dsec.images.erofs import make_layer
 from dsec.images.holds import Holds
 from dsec.images.progress import Progress, Reporter
 from dsec.images.store import LayerStore, private_directory
-from dsec.images.streams import read_chunks
-from dsec.images.threads import in_thread
 from dsec.images.tools import Tools
-from dsec.images.unpack import UnpackOptions, unpack
+from dsec.layering.making import FromArchive
+from dsec.layering.tar_tree import TarOptions
 
 __all__ = ["DEFAULT_IMAGE", "DefaultImage", "mmdebstrap_argv"]
 
@@ -107,16 +105,14 @@ class DefaultImage:
         """
         report(Progress(DEFAULT_IMAGE, "build"))
         with private_directory(self._config.scratch_dir, _PREFIX) as scratch, self._holds.session() as hold:
-            archive, tree = scratch / "root.tar", scratch / "tree"
+            archive = scratch / "root.tar"
             started_ns = self._clock_ns()
             await self._bootstrap(archive, scratch)
             size = archive.stat().st_size
             report(Progress(DEFAULT_IMAGE, "unpack", 0, size, 0, 1))
-            tree.mkdir()
-            await in_thread(lambda stop: self._unpack(archive, tree, started_ns, stop))
-            archive.unlink()
-            digest, manifest = await build_layer(
-                self._tools, self._store, tree, hold, timeout_s=self._config.build_timeout_s
+            source = FromArchive(file=str(archive), options=self._options(started_ns), private=True)
+            digest, manifest = await make_layer(
+                self._tools, self._store, source, hold, timeout_s=self._config.build_timeout_s
             )
             self._catalogue.put_layer(digest, manifest.size)
             report(Progress(DEFAULT_IMAGE, "unpack", size, size, 1, 1))
@@ -140,15 +136,13 @@ class DefaultImage:
             )
         return result.stdout.decode(errors="replace")
 
-    def _unpack(self, archive: Path, tree: Path, started_ns: int, stop: threading.Event) -> None:
-        options = UnpackOptions(
+    def _options(self, started_ns: int) -> TarOptions:
+        return TarOptions(
             max_bytes=self._config.max_image_bytes,
             max_entries=self._config.max_entries,
             newer_than_ns=started_ns,
             newer_becomes_ns=_EPOCH * 1_000_000_000,
         )
-        with archive.open("rb") as file:
-            unpack(read_chunks(file), str(tree), options, stop)
 
 
 def _write_sources(scratch: Path) -> list[Path]:

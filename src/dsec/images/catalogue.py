@@ -10,8 +10,9 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 import msgspec
@@ -37,6 +38,12 @@ CREATE TABLE IF NOT EXISTS image_layers (
 CREATE INDEX IF NOT EXISTS image_layers_by_digest ON image_layers (digest);
 CREATE TABLE IF NOT EXISTS layer_tags (
     tag TEXT PRIMARY KEY, digest TEXT NOT NULL REFERENCES layers, created_at REAL NOT NULL, environment TEXT) STRICT;
+CREATE TABLE IF NOT EXISTS image_parts (
+    reference TEXT NOT NULL REFERENCES images ON DELETE CASCADE, position INTEGER NOT NULL, digest TEXT NOT NULL,
+    PRIMARY KEY (reference, position)) STRICT;
+CREATE TABLE IF NOT EXISTS collapsed (
+    parts TEXT PRIMARY KEY, digest TEXT NOT NULL REFERENCES layers ON DELETE CASCADE, created_at REAL NOT NULL
+) STRICT;
 """
 
 
@@ -69,6 +76,8 @@ class Image(msgspec.Struct, frozen=True):
     """Size of its layers on disk, shared ones included."""
     created_at: float
     """When it came to this node, seconds since 1970."""
+    parts: tuple[str, ...] = ()
+    """Digests of the layers that it came as, where some of them were made one; they need not be here any more."""
 
 
 class LayerEnvironment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -148,15 +157,17 @@ class Catalogue:
             ).fetchall()
             return [
                 Image(
-                    reference, digest, msgspec.json.decode(config, type=ImageConfig), self._layers_of(reference),
-                    size, created_at,
+                    reference, digest, msgspec.json.decode(config, type=ImageConfig),
+                    self._digests_of("image_layers", reference), size, created_at,
+                    self._digests_of("image_parts", reference),
                 )
                 for reference, digest, config, size, created_at in rows
             ]  # fmt: skip
 
-    def _layers_of(self, reference: str) -> tuple[str, ...]:
+    def _digests_of(self, table: Literal["image_layers", "image_parts"], reference: str) -> tuple[str, ...]:
         rows = self._db.execute(
-            "SELECT digest FROM image_layers WHERE reference = ? ORDER BY position", (reference,)
+            f"SELECT digest FROM {table} WHERE reference = ? ORDER BY position",  # noqa: S608
+            (reference,),
         ).fetchall()
         return tuple(digest for (digest,) in rows)
 
@@ -171,11 +182,47 @@ class Catalogue:
                 "INSERT INTO images VALUES (?, ?, ?, ?, ?)",
                 (reference, digest, msgspec.json.encode(config).decode(), size, self._clock()),
             )
-            self._db.executemany(
-                "INSERT INTO image_layers VALUES (?, ?, ?)", [(reference, i, each) for i, each in enumerate(chain)]
-            )
+            self._put_digests("image_layers", reference, chain)
             self._images.pop(reference, None)
         return self.image(reference)
+
+    def _put_digests(
+        self, table: Literal["image_layers", "image_parts"], reference: str, digests: Iterable[str]
+    ) -> None:
+        rows = [(reference, i, each) for i, each in enumerate(digests)]
+        self._db.executemany(f"INSERT INTO {table} VALUES (?, ?, ?)", rows)  # noqa: S608
+
+    def replace_layers(self, reference: str, before: Sequence[str], after: Sequence[str]) -> bool:
+        """Let an image have other layers that show the same; not if it has not those of ``before`` (any more).
+
+        The layers that it first came as are kept as its ``parts``.
+        """
+        with self._lock, self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            now = self._digests_of("image_layers", reference)
+            if now != tuple(before) or now == tuple(after):
+                return False
+            if not self._digests_of("image_parts", reference):
+                self._put_digests("image_parts", reference, before)
+            size = sum(self._layer_bytes(each) for each in dict.fromkeys(after))
+            self._db.execute("DELETE FROM image_layers WHERE reference = ?", (reference,))
+            self._put_digests("image_layers", reference, after)
+            self._db.execute("UPDATE images SET bytes = ? WHERE reference = ?", (size, reference))
+            self._images.pop(reference, None)
+            return True
+
+    def collapsed(self, run: Sequence[str]) -> str | None:
+        """The layer that stands for a run of layers, bottom first; None if there is none yet."""
+        return self._one("SELECT digest FROM collapsed WHERE parts = ?", " ".join(run))
+
+    def put_collapsed(self, run: Sequence[str], digest: str, size: int) -> None:
+        """Add a layer that stands for a run of layers."""
+        with self._lock, self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("INSERT OR IGNORE INTO layers VALUES (?, ?, ?)", (digest, size, self._clock()))
+            self._db.execute(
+                "INSERT OR REPLACE INTO collapsed VALUES (?, ?, ?)", (" ".join(run), digest, self._clock())
+            )
 
     def remove_image(self, reference: str) -> Image:
         """Forget a reference; its layers stay. Raises ImageNotFound."""
@@ -334,15 +381,20 @@ class Catalogue:
                         "SELECT reference FROM other.images "
                         "WHERE reference NOT IN (SELECT reference FROM main.images)"
                     ).fetchall()
-                    for table in ("layers", "diff_ids", "blobs", "images", "layer_tags"):
-                        # An earlier dsec's table may lack the last columns.
+                    for table in ("layers", "diff_ids", "blobs", "images", "layer_tags", "collapsed"):
+                        # An earlier dsec's table may lack the last columns, or not be there.
                         names = [row[1] for row in self._db.execute(f"PRAGMA other.table_info({table})")]
+                        if not names:
+                            continue
                         columns = ", ".join(names)
                         self._db.execute(
                             f"INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {columns} FROM other.{table}"  # noqa: S608
                         )
-                    self._db.executemany(
-                        "INSERT INTO main.image_layers SELECT * FROM other.image_layers WHERE reference = ?", new
-                    )
+                    for table in ("image_layers", "image_parts"):
+                        if self._db.execute(f"PRAGMA other.table_info({table})").fetchone() is not None:
+                            self._db.executemany(
+                                f"INSERT INTO main.{table} SELECT * FROM other.{table} WHERE reference = ?",  # noqa: S608
+                                new,
+                            )
             finally:
                 self._db.execute("DETACH DATABASE other")

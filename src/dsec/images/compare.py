@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from dsec.images.erofs_tree import LayerTree, Node
+from dsec.layering.erofs_tree import LayerTree, Node
 
 __all__ = ["Difference", "Hidden", "Named", "differences", "hidden_files"]
 
@@ -114,6 +114,6 @@ def _changed(left: LayerTree, old: Node, right: LayerTree, new: Node) -> Iterato
         if not same:
             yield name
     if stat.S_ISREG(new.mode) and old.size == new.size:
-        pieces = itertools.zip_longest(left.content(old), right.content(new), fillvalue=b"")
+        pieces = itertools.zip_longest(left.content(old.nid), right.content(new.nid), fillvalue=b"")
         if any(one != other for one, other in pieces):
             yield "content"

@@ -41,5 +41,9 @@ class ImagesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Longest time in which a registry may deliver nothing."""
     build_timeout_s: float = 1200.0
     """Longest time for building the default image, and for making one EROFS layer."""
+    collapse_mib: int = 3072
+    """Neighbouring layers of an image become one as long as it is not larger than this; 0 leaves them."""
+    collapse_layers: int = 16
+    """Most layers that an image keeps, however large they are."""
     parallel_layers: int = 2
     """Layers unpacked at the same time."""

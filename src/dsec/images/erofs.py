@@ -1,62 +1,92 @@
-"""Making a layer from a directory: EROFS metadata and data as two files, the same bytes for the same tree."""
+"""Making a layer: ``dsec.layering`` run as a program, its result checked in and published."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from dsec.errors import DeadlineExceeded, NodeError
+import msgspec
+
+from dsec.errors import DeadlineExceeded, NodeError, error_from_wire
 from dsec.images.disk import disk_full
 from dsec.images.holds import Hold
-from dsec.images.store import LayerManifest, LayerStore, describe, digest_of
-from dsec.images.tar_fields import END_OF_TIME_S
+from dsec.images.store import FORMAT, Blob, LayerManifest, LayerStore, digest_of
 from dsec.images.threads import in_thread
 from dsec.images.tools import Tools
+from dsec.layering.job import JOB, Answer, Failed, Job
+from dsec.layering.making import FromDirectory, Made, Source
+from dsec.layering.placing import CHUNK_SIZE
 
-__all__ = ["build_layer", "mkfs_argv"]
+__all__ = ["build_layer", "make_layer"]
 
-# All layers have it: a random one would give equal trees different digests.
-_UUID = "d5ec0000-0000-4000-8000-000000000000"
-
-
-def mkfs_argv(tree: Path, metadata: Path, data: Path) -> list[str]:
-    """The command that makes a layer, reproducible bit for bit.
-
-    mkfs.erofs lowers every time that is not before SOURCE_DATE_EPOCH to it, and writes it as the build time: at the
-    end of time it fixes the one and leaves the files' own alone. (``-T`` would give all files one time.)
-    """
-    return [
-        "env",
-        f"SOURCE_DATE_EPOCH={END_OF_TIME_S}",
-        "mkfs.erofs",
-        "--quiet",
-        f"-U{_UUID}",
-        "--chunksize=4096",
-        f"--blobdev={data}",
-        str(metadata),
-        str(tree),
-    ]
+_MAX_ENTRIES = 4_000_000
+OnRead = Callable[[int], None]
+"""Called with the bytes of the archive read so far."""
 
 
 async def build_layer(
-    tools: Tools, store: LayerStore, tree: Path, hold: Hold, *, timeout_s: float
+    tools: Tools, store: LayerStore, tree: Path, hold: Hold, *, timeout_s: float, max_entries: int = _MAX_ENTRIES
 ) -> tuple[str, LayerManifest]:
-    """Make and publish a layer that holds what ``tree`` holds; returns its digest and manifest.
+    """Make and publish a layer that holds what the directory ``tree`` holds. As ``make_layer``."""
+    source = FromDirectory(directory=str(tree), max_entries=max_entries)
+    return await make_layer(tools, store, source, hold, timeout_s=timeout_s)
+
+
+async def make_layer(
+    tools: Tools,
+    store: LayerStore,
+    source: Source,
+    hold: Hold,
+    *,
+    timeout_s: float,
+    on_read: OnRead | None = None,
+) -> tuple[str, LayerManifest]:
+    """Make and publish a layer; returns its digest and manifest.
 
     The digest is held before the layer is published, so it cannot go again before the caller has recorded it.
-    Raises NodeError when mkfs.erofs is missing or fails, CapacityError when the disk is full, DeadlineExceeded.
+    Raises ImageCorrupt, Unsupported, CapacityError when the disk is full, DeadlineExceeded, NodeError.
     """
     with store.staging() as staged:
-        argv = mkfs_argv(tree, staged / "metadata", staged / "data")
-        try:
-            result = await tools.run("mkfs", argv, timeout_s=timeout_s)
-        except TimeoutError as error:
-            raise DeadlineExceeded(str(error), phase="image") from None
-        if result.exit_code:
-            if "No space left" in result.stderr:
-                raise disk_full()
-            raise NodeError(f"mkfs.erofs failed: {result.stderr.strip()[-500:]}", phase="image")
-        manifest = await in_thread(lambda _: describe(staged))
+        made = await _run(tools, source, staged, timeout_s, on_read)
+        manifest = LayerManifest(
+            FORMAT,
+            Blob(made.metadata_sha256, made.metadata_size),
+            Blob(made.data_sha256, made.data_size),
+            CHUNK_SIZE,
+            made.chunks_sha256,
+        )
         digest = digest_of(manifest)
         hold(digest)
         await in_thread(lambda _: store.publish(staged, manifest))
         return digest, manifest
+
+
+async def _run(tools: Tools, source: Source, staged: Path, timeout_s: float, on_read: OnRead | None) -> Made:
+    (staged / JOB).write_bytes(msgspec.json.encode(Job(source)))
+    # -P: a directory of that name where the node was started is not this program.
+    argv = [sys.executable, "-P", "-m", "dsec.layering", str(staged)]
+    try:
+        result = await tools.run("mkfs", argv, timeout_s=timeout_s, log=None if on_read is None else _reads(on_read))
+    except TimeoutError:
+        raise DeadlineExceeded(f"making a layer did not end within {timeout_s:g} s", phase="image") from None
+    try:
+        answer = msgspec.json.decode(result.stdout, type=Answer)
+    except msgspec.DecodeError:
+        raise NodeError(
+            f"making a layer ended with status {result.exit_code}: {result.stderr.strip()[-500:]}", phase="image"
+        ) from None
+    if isinstance(answer, Failed):
+        raise disk_full() if answer.disk_full else error_from_wire(answer.error)
+    return answer
+
+
+def _reads(on_read: OnRead) -> Callable[[str], None]:
+    def log(line: str) -> None:
+        word, _, number = line.partition(" ")
+        if word == "read":
+            with contextlib.suppress(ValueError):
+                on_read(int(number))
+
+    return log

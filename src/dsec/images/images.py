@@ -12,6 +12,7 @@ from dsec.errors import ImageNotFound, InvalidArgument
 from dsec.images.archives import archive_name, unpack_layout
 from dsec.images.build import DEFAULT_IMAGE, DefaultImage
 from dsec.images.catalogue import Catalogue, Image, LayerEnvironment, LayerTag
+from dsec.images.collapse import Collapser
 from dsec.images.config import ImagesConfig
 from dsec.images.copies import Copies
 from dsec.images.disk import full_disk_typed
@@ -71,7 +72,8 @@ class Images:
         parts = (config, tools, self._store, self._catalogue, self._holds)
         self.layers = NodeLayers(config.layers_dir, self._store, self._catalogue, self._holds)
         """Layers as the node's stores deal with them."""
-        self._importer = Importer(*parts, self._pulls)
+        self._collapser = Collapser(*parts)
+        self._importer = Importer(*parts, self._pulls, self._collapser.soon)
         self._layer_builder = LayerBuilder(*parts)
         self._default = DefaultImage(*parts)
         self._jobs = Jobs()
@@ -87,7 +89,7 @@ class Images:
         await self.aclose()
 
     def resume(self) -> set[str]:
-        """Go on with the pulls that a process before this one had begun; returns the IDs of their tools' runs.
+        """Go on with what a process before this one had begun; returns the IDs of the runs of its pulls' tools.
 
         Layers are deleted that a crash left without a record.
         """
@@ -95,6 +97,8 @@ class Images:
         unfinished = self._pulls.unfinished()
         for each in unfinished:
             self._jobs.start(*self._pull_job(parse_image(each.source), each.name))
+        for image in self._catalogue.images():
+            self._collapser.soon(image.reference)
         return {each.id for each in unfinished}
 
     def leave(self) -> None:
@@ -104,6 +108,7 @@ class Images:
     async def aclose(self) -> None:
         """Cancel imports and builds in flight, wait until their traces are gone, close the catalogue."""
         await self._jobs.aclose()
+        await self._collapser.aclose()
         self.copies.close()
         self._catalogue.close()
 
@@ -203,6 +208,19 @@ class Images:
             report.add(progress)
         run = self._importer.archive if transport == "docker-archive" else self._importer.layout
         return await reported(lambda report: run(path, selector, name, report), report)
+
+    async def collapse(self, reference: str) -> Image:
+        """Make one layer of each run of an image's small layers; done by itself after every import.
+
+        Sandboxes made from then on use it; those that live keep what they have. Raises ImageNotFound, CapacityError,
+        DeadlineExceeded, NodeError.
+        """
+        with full_disk_typed():
+            return await self._collapser.collapse(self.get(reference).reference)
+
+    async def settled(self) -> None:
+        """Wait until nothing is collapsed in the background any more."""
+        await self._collapser.settled()
 
     async def build_default(self, *, progress: OnProgress | None = None) -> Image:
         """Build ``dsec/debian:12`` anew; joined like a pull. Raises NodeError, CapacityError, DeadlineExceeded."""

@@ -1,4 +1,4 @@
-"""From a source to an image of the catalogue: copy, unpack each layer, make EROFS, publish, record.
+"""From a source to an image of the catalogue: copy, make a layer of each archive, publish, record.
 
 A layer is made once for each diffID, whichever images hold it and however many imports want it at the same moment.
 Everything on the way lies in private directories that are gone at the end, whatever the end is.
@@ -9,30 +9,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from dsec.errors import (
     DeadlineExceeded,
     ImageCorrupt,
-    NodeError,
     RegistryRateLimited,
     RegistryUnreachable,
 )
 from dsec.images import skopeo
 from dsec.images.catalogue import Catalogue, Image
 from dsec.images.config import ImagesConfig
-from dsec.images.erofs import build_layer
+from dsec.images.erofs import make_layer
 from dsec.images.holds import Hold, Holds
-from dsec.images.oci import LayoutImage, LayoutLayer, open_blob, read_layout
+from dsec.images.oci import LayoutImage, LayoutLayer, blob_path, read_layout
 from dsec.images.progress import Progress, Reporter
 from dsec.images.pulls import Pull, Pulls
 from dsec.images.references import ImageReference
 from dsec.images.store import LayerStore, private_directory
-from dsec.images.streams import compression_of
+from dsec.images.tally import Tally
 from dsec.images.threads import in_thread
 from dsec.images.tools import ToolResult, Tools
-from dsec.images.verified import Tally, VerifiedUnpack
+from dsec.layering.making import FromArchive
+from dsec.layering.tar_tree import TarOptions
 
 __all__ = ["Importer", "SCRATCH_PREFIX"]
 
@@ -41,10 +41,17 @@ _POLL_S = 0.25
 
 
 class Importer:
-    """Imports images into one node's catalogue and store."""
+    """Imports images into one node's catalogue and store; ``on_image`` is called with each name that is imported."""
 
     def __init__(
-        self, config: ImagesConfig, tools: Tools, store: LayerStore, catalogue: Catalogue, holds: Holds, pulls: Pulls
+        self,
+        config: ImagesConfig,
+        tools: Tools,
+        store: LayerStore,
+        catalogue: Catalogue,
+        holds: Holds,
+        pulls: Pulls,
+        on_image: Callable[[str], None],
     ) -> None:
         self._config = config
         self._pulls = pulls
@@ -52,6 +59,7 @@ class Importer:
         self._store = store
         self._catalogue = catalogue
         self._holds = holds
+        self._on_image = on_image
         self._layer_locks: dict[str, asyncio.Lock] = {}
         self._slots = asyncio.Semaphore(config.parallel_layers)
 
@@ -148,7 +156,9 @@ class Importer:
             except BaseExceptionGroup as errors:
                 raise _first(errors) from None
             digests = [task.result() for task in tasks]
-            return self._catalogue.put_image(reference, image.digest, image.config, digests)
+            made = self._catalogue.put_image(reference, image.digest, image.config, digests)
+            self._on_image(reference)
+            return made
 
     async def _layer(self, layout: Path, layer: LayoutLayer, tally: Tally, hold: Hold) -> str:
         lock = self._layer_locks.setdefault(layer.diff_id, asyncio.Lock())
@@ -162,36 +172,25 @@ class Importer:
         return digest
 
     async def _make(self, layout: Path, layer: LayoutLayer, tally: Tally, hold: Hold) -> str:
-        with private_directory(self._config.scratch_dir, SCRATCH_PREFIX) as scratch:
-            archive = await self._decompressed(layout, layer, scratch)
-            tree = scratch / "tree"
-            tree.mkdir()
-            work = VerifiedUnpack(layout, layer, archive, tree, self._config, tally)
-            await in_thread(work.unpack)
-            built, manifest = await build_layer(
-                self._tools, self._store, tree, hold, timeout_s=self._config.build_timeout_s
-            )
+        built, manifest = await make_layer(
+            self._tools,
+            self._store,
+            FromArchive(
+                file=str(blob_path(layout, layer.blob)),
+                options=TarOptions(
+                    max_bytes=self._config.max_image_bytes, max_entries=self._config.max_entries, end_mark=False
+                ),
+                blob=layer.blob,
+                diff_id=layer.diff_id,
+            ),
+            hold,
+            timeout_s=self._config.build_timeout_s,
+            on_read=lambda done: tally.read(layer.blob, done),
+        )
         digest = self._catalogue.put_layer(built, manifest.size, diff_id=layer.diff_id)
         hold(digest)
         self._catalogue.put_blob(layer.blob, layer.size, layer.diff_id)
         return digest
-
-    async def _decompressed(self, layout: Path, layer: LayoutLayer, scratch: Path) -> Path | None:
-        """Unpack zstd to a file with its own tool; None for what is decompressed on the way."""
-        with open_blob(layout, layer.blob) as file:
-            if compression_of(file.read(4)) != "zstd":
-                return None
-        blob = layout / "blobs" / "sha256" / layer.blob.removeprefix("sha256:")
-        out = scratch / "archive"
-        limit = f"--fsize={self._config.max_image_bytes}"
-        argv = ["prlimit", limit, "zstd", "-d", "-q", "--memory=256MB", "-o", str(out), str(blob)]
-        try:
-            result = await self._tools.run("unzstd", argv, timeout_s=self._config.build_timeout_s)
-        except TimeoutError as error:
-            raise NodeError(str(error), phase="image") from None
-        if result.exit_code:
-            raise ImageCorrupt(f"a layer's zstd data is damaged: {result.stderr.strip()[-300:]}", phase="image")
-        return out
 
 
 def _stalled(reference: str, stall_s: float) -> RegistryUnreachable:

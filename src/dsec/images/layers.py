@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from io import FileIO
 from pathlib import Path
-from threading import Event
 
 from dsec.errors import ImageCorrupt, InvalidArgument
 from dsec.images.catalogue import Catalogue, LayerEnvironment, LayerTag
 from dsec.images.config import ImagesConfig
-from dsec.images.contained import Parts, split_name
 from dsec.images.disk import full_disk_typed
-from dsec.images.erofs import build_layer
+from dsec.images.erofs import make_layer
 from dsec.images.holds import Holds
 from dsec.images.references import LayerReference
 from dsec.images.store import LayerStore, private_directory
-from dsec.images.streams import archive_chunks
 from dsec.images.threads import in_thread
 from dsec.images.tools import Tools
-from dsec.images.unpack import UnpackOptions, unpack
+from dsec.layering.making import FromArchive
+from dsec.layering.names import Parts, split_name
+from dsec.layering.tar_tree import TarOptions
 
 __all__ = ["LayerBuilder", "parse_at", "spool"]
 
@@ -49,10 +48,10 @@ class LayerBuilder:
         environment: LayerEnvironment,
     ) -> LayerTag:
         """See ``Images.build_layer``."""
-        options = UnpackOptions(
+        options = TarOptions(
             max_bytes=self._config.max_image_bytes,
             max_entries=self._config.max_entries,
-            below=parse_at(at),
+            below=tuple(each.decode() for each in parse_at(at)),
             owner=_checked_owner(owner),
             whiteouts=False,
         )
@@ -61,13 +60,11 @@ class LayerBuilder:
             private_directory(self._config.scratch_dir, _PREFIX) as scratch,
             self._holds.session() as hold,
         ):
-            spooled, tree = scratch / "archive", scratch / "tree"
+            spooled = scratch / "archive"
             await spool(archive, spooled, self._config.max_image_bytes)
-            tree.mkdir()
-            await in_thread(lambda stop: _unpack(spooled, tree, options, stop))
-            spooled.unlink()
-            digest, manifest = await build_layer(
-                self._tools, self._store, tree, hold, timeout_s=self._config.build_timeout_s
+            source = FromArchive(file=str(spooled), options=options, private=True)
+            digest, manifest = await make_layer(
+                self._tools, self._store, source, hold, timeout_s=self._config.build_timeout_s
             )
             self._catalogue.put_layer(digest, manifest.size)
             return self._catalogue.put_tag(str(reference), digest, environment)
@@ -115,11 +112,6 @@ async def _flush_batch(out: FileIO, batch: bytearray) -> None:
     data = bytes(batch)
     batch.clear()
     await in_thread(lambda _: _write_all(out, data))
-
-
-def _unpack(spooled: Path, tree: Path, options: UnpackOptions, stop: Event) -> None:
-    with spooled.open("rb") as file:
-        unpack(archive_chunks(file), str(tree), options, stop)
 
 
 def _write_all(out: FileIO, data: bytes) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from dsec.errors import ImageCorrupt, ImageNotFound
 from dsec.images.catalogue import ImageConfig
 
-__all__ = ["LayoutImage", "LayoutLayer", "node_architecture", "open_blob", "read_layout"]
+__all__ = ["LayoutImage", "LayoutLayer", "blob_path", "node_architecture", "open_blob", "read_layout"]
 
 _DOCUMENT_LIMIT = 8 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -193,8 +193,13 @@ def _document(layout: Path, descriptor: _Descriptor) -> bytes:
 
 def open_blob(layout: Path, digest: str) -> BinaryIO:
     """Open a blob for reading, as a binary file; raises ImageCorrupt when it is missing or no regular file."""
+    return _open(blob_path(layout, digest))
+
+
+def blob_path(layout: Path, digest: str) -> Path:
+    """Where a layout has a blob; raises ImageCorrupt for what is no digest."""
     _check_digest(digest)
-    return _open(layout / "blobs" / "sha256" / digest.removeprefix("sha256:"))
+    return layout / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
 
 def _open(path: Path) -> BinaryIO:

@@ -17,9 +17,11 @@ from pathlib import Path
 import msgspec
 
 from dsec.errors import ImageCorrupt, NotFound
+from dsec.layering.placing import CHUNK_SIZE
 
 __all__ = [
     "CHUNK_SIZE",
+    "FORMAT",
     "Blob",
     "LayerManifest",
     "LayerStore",
@@ -30,7 +32,6 @@ __all__ = [
     "sweep_stale",
 ]
 
-CHUNK_SIZE = 256 << 10
 FORMAT = "dsec.layer.v1"
 _TEMPORARY = ".new-"
 

@@ -73,6 +73,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     shared_layers: str | None = None
     """Read-only data directory of another node, whose images and layers are here too."""
     build_default_image: bool = True
+    collapse_mib: int = 3072
+    """Neighbouring layers of an imported image of more than four become one layer of at most this size; 0: never."""
+    collapse_layers: int = 16
+    """Most layers that an imported image keeps, however large they are."""
     max_sandboxes: int = 4000
     """At most 4,096, the node's ID ranges."""
     memory_mib: int | None = None
@@ -122,6 +126,8 @@ def read_settings(paths: NodePaths) -> NodeConfig:
         config = msgspec.convert(raw, NodeConfig)
         _check_stores(config.stores, reader=config.reader)
         _check_cache(config)
+        if config.collapse_mib < 0 or not 1 <= config.collapse_layers <= 100:
+            raise InvalidArgument("collapse_mib is at least 0, collapse_layers between 1 and 100")
     except (msgspec.ValidationError, InvalidArgument) as error:
         raise InvalidArgument(f"{paths.settings}: {error}") from None
     return config

@@ -52,10 +52,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 TOOLS = (
     Tool("mkfs.btrfs", "btrfs-progs", "no node starts: the pool of sandbox disks cannot be made"),
-    Tool("mkfs.erofs", "erofs-utils", "no image can be imported and no layer built"),
     Tool("skopeo", "skopeo", "no image can be pulled or imported"),
     Tool("mmdebstrap", "mmdebstrap", "the default image dsec/debian:12 cannot be built"),
-    Tool("zstd", "zstd", "images with zstd layers cannot be imported"),
     Tool("prlimit", "util-linux", "no image can be imported and no layer built"),
     Tool(
         "Debian's archive keys", "debian-archive-keyring", "the default image dsec/debian:12 cannot be built",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -85,6 +86,7 @@ def renew_files(config: NodeConfig, binaries: Binaries) -> None:
     """
     runtime = msgspec.json.decode(config.paths.runtime_json.read_bytes(), type=dict[str, object])
     runtime["init_path"] = str(binaries.init)
+    runtime["python"] = sys.executable
     partial = config.paths.runtime_json.with_suffix(".new")
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(runtime)))
     partial.replace(config.paths.runtime_json)

@@ -163,6 +163,7 @@ def runtime_config(config: NodeConfig, binaries: Binaries, *, pool_mib: int) -> 
         "edge_uid": 0,
         "max_sandboxes": config.max_sandboxes,
         "init_path": str(binaries.init),
+        "python": sys.executable,
         "holder_socket": str(paths.holder_socket) if config.reading == "filled" else None,
         "fault_points": str(paths.faults) if config.fault_points else None,
     }

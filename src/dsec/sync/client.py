@@ -26,6 +26,7 @@ class Images(Mirror[artefacts.Images]):
     remove = blocking(artefacts.Images.remove)
     import_ = blocking(artefacts.Images.import_)
     build = blocking(artefacts.Images.build)
+    collapse = blocking(artefacts.Images.collapse)
     push = blocking(artefacts.Images.push)
     fetch = blocking(artefacts.Images.fetch)
     ensure = iterating(artefacts.Images.ensure)

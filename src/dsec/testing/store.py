@@ -20,7 +20,7 @@ from dsec.images.tools import SubprocessTools
 
 __all__ = ["ensure_store"]
 
-_FORMAT_FILES = ("build.py", "erofs.py", "store.py", "tar.py", "unpack.py")
+_FORMAT_FILES = ("images/build.py", "images/store.py", "layering/*.py")
 """What decides the store's content: a change in one of them builds it anew."""
 
 
@@ -38,10 +38,11 @@ def ensure_store(directory: Path) -> Path:
 
 
 def _version() -> str:
-    source = Path(dsec.images.__file__).parent
+    source = Path(dsec.images.__file__).parents[1]
     whole = hashlib.sha256()
-    for name in _FORMAT_FILES:
-        whole.update((source / name).read_bytes())
+    for pattern in _FORMAT_FILES:
+        for path in sorted(source.glob(pattern)):
+            whole.update(path.read_bytes())
     return whole.hexdigest()
 
 

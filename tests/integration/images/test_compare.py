@@ -14,8 +14,8 @@ import pytest
 
 from dsec.errors import ImageCorrupt, Unsupported
 from dsec.images.compare import Named, differences, hidden_files
-from dsec.images.erofs import mkfs_argv
-from dsec.images.erofs_tree import LayerTree
+from dsec.layering.erofs_tree import LayerTree
+from dsec.layering.making import FromDirectory, make
 
 pytestmark = pytest.mark.node
 Mounted = Callable[[Path, str], str]
@@ -27,7 +27,9 @@ def info(p):
     content = open(p, 'rb').read().hex() if stat.S_ISREG(s.st_mode) else ''
     target = os.readlink(p).hex() if stat.S_ISLNK(s.st_mode) else ''
     device = s.st_rdev if stat.S_ISCHR(s.st_mode) or stat.S_ISBLK(s.st_mode) else 0
-    return [s.st_mode, s.st_uid, s.st_gid, content, target, device]
+    names = os.listxattr(p, follow_symlinks=False)
+    attributes = {name: os.getxattr(p, name, follow_symlinks=False).hex() for name in names}
+    return [s.st_mode, s.st_uid, s.st_gid, content, target, device, s.st_mtime_ns, attributes]
 found = {'': info(b'.')}
 for root, dirs, files in os.walk(b'.'):
     for name in dirs + files:
@@ -40,7 +42,22 @@ print(json.dumps(found))
 def layer(tree: Path, out: Path) -> Path:
     """A layer of a directory."""
     out.mkdir()
-    subprocess.run(mkfs_argv(tree, out / "metadata", out / "data"), check=True, capture_output=True)
+    make(FromDirectory(directory=str(tree), max_entries=10_000), out)
+    return out
+
+
+def earlier_layer(tree: Path, out: Path) -> Path:
+    """A layer as dsec made them before it had a writer of its own."""
+    out.mkdir()
+    argv = [
+        "mkfs.erofs",
+        "--quiet",
+        "--chunksize=4096",
+        f"--blobdev={out / 'data'}",
+        str(out / "metadata"),
+        str(tree),
+    ]
+    subprocess.run(argv, check=True, capture_output=True)
     return out
 
 
@@ -72,17 +89,21 @@ def everything(tree: Path) -> Path:
     return tree
 
 
-def test_the_reader_sees_what_the_kernel_sees(tmp_path: Path, mounted: Mounted) -> None:
-    """Kinds, modes, owners, targets, devices and contents of every file are those of the mounted layer."""
-    made = layer(everything(tmp_path / "tree"), tmp_path / "layer")
+@pytest.mark.parametrize("make_layer", [layer, earlier_layer])
+def test_the_reader_sees_what_the_kernel_sees(
+    tmp_path: Path, mounted: Mounted, make_layer: Callable[[Path, Path], Path]
+) -> None:
+    """Kinds, modes, owners, targets, devices, attributes, contents of every file are those of the mounted layer."""
+    made = make_layer(everything(tmp_path / "tree"), tmp_path / "layer")
     kernel = json.loads(mounted(made, _LIST))
     with LayerTree(made) as tree:
         nodes = list(tree.walk())
         ours = {
             node.path.hex(): [
                 node.mode, node.uid, node.gid,
-                b"".join(tree.content(node)).hex() if stat.S_ISREG(node.mode) else "",
-                node.target.hex(), _device(node.rdev),
+                b"".join(tree.content(node.nid)).hex() if stat.S_ISREG(node.mode) else "",
+                node.target.hex(), _device(node.rdev), node.mtime_ns,
+                {name.decode(): value.hex() for name, value in tree.attributes(node.nid).items()},
             ]
             for node in nodes
         }  # fmt: skip
@@ -114,7 +135,8 @@ def test_damaged_metadata_is_refused_or_read(tmp_path: Path) -> None:
                 for number, node in enumerate(tree.walk()):
                     assert number <= len(whole)
                     if stat.S_ISREG(node.mode) and node.size < 1 << 24:
-                        sum(map(len, tree.content(node)))
+                        sum(map(len, tree.content(node.nid)))
+                    tree.attributes(node.nid)
         except (ImageCorrupt, Unsupported):
             refused += 1
     assert refused > 10

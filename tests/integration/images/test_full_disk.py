@@ -51,7 +51,8 @@ async def test_full_disk(tmp_path: Path, small_disk: Path, full: str) -> None:
             lambda: images.import_stream("docker-archive", chunks(archive.read_bytes())),
             lambda: images.build_layer("workspace/a:1", chunks(BIG)),
         )
-        for attempt in attempts:
+        # A layout's layers are made without scratch space.
+        for attempt in attempts[full == "scratch" :]:
             with pytest.raises(CapacityError):
                 await attempt()
         assert images.list() == []

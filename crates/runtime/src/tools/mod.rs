@@ -224,7 +224,11 @@ fn checked(node: &Node, asked: ToolRun) -> WireResult<ToolRun> {
         .iter()
         .map(|word| std::str::from_utf8(word).ok())
         .collect();
-    let allowed = words.is_some_and(|words| templates::allows(&words, &node.config.data_dir));
+    let bounds = templates::Bounds {
+        data: &node.config.data_dir,
+        python: node.config.python.as_deref(),
+    };
+    let allowed = words.is_some_and(|words| templates::allows(&words, &bounds));
     if allowed {
         Ok(asked)
     } else {

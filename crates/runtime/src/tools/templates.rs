@@ -29,6 +29,8 @@ enum Value {
     Plain,
     /// A path below the data directory.
     Own,
+    /// The interpreter that dsec itself runs in.
+    Python,
     /// Such a path and `:image`.
     Layout,
     /// Where an image comes from.
@@ -39,7 +41,7 @@ enum Value {
     Hook,
 }
 
-use Value::{AptOption, Hook, Layout, Number, Own, Plain, Source};
+use Value::{AptOption, Hook, Layout, Number, Own, Plain, Python, Source};
 use Word::{Any, Has, Is, May, MayFile, Rest};
 
 const HOOKS: [&str; 3] = [
@@ -48,7 +50,7 @@ const HOOKS: [&str; 3] = [
     r#"rm -f "$1"/etc/*- "$1"/var/log/*.log "$1/var/log/apt/"*"#,
 ];
 
-const TEMPLATES: [&[Word]; 5] = [
+const TEMPLATES: [&[Word]; 4] = [
     &[
         Is("skopeo"),
         Is("--debug"),
@@ -65,25 +67,10 @@ const TEMPLATES: [&[Word]; 5] = [
         Has("oci:", Layout),
     ],
     &[
-        Is("env"),
-        Has("SOURCE_DATE_EPOCH=", Number),
-        Is("mkfs.erofs"),
-        Is("--quiet"),
-        Has("-U", Plain),
-        Is("--chunksize=4096"),
-        Has("--blobdev=", Own),
-        Has("", Own),
-        Has("", Own),
-    ],
-    &[
-        Is("prlimit"),
-        Has("--fsize=", Number),
-        Is("zstd"),
-        Is("-d"),
-        Is("-q"),
-        Is("--memory=256MB"),
-        Is("-o"),
-        Has("", Own),
+        Has("", Python),
+        Is("-P"),
+        Is("-m"),
+        Is("dsec.layering"),
         Has("", Own),
     ],
     &[Is("apt-config"), Is("dump")],
@@ -104,24 +91,32 @@ const TEMPLATES: [&[Word]; 5] = [
     ],
 ];
 
-/// Whether a command line is one of the tools', with paths below `data` only.
-#[must_use]
-pub fn allows(argv: &[&str], data: &Path) -> bool {
-    TEMPLATES
-        .iter()
-        .any(|template| fits(template, argv, data).is_some())
+/// What a node allows its tools.
+pub struct Bounds<'a> {
+    /// Below it lies all that they read and write.
+    pub data: &'a Path,
+    /// The interpreter of dsec's own tool.
+    pub python: Option<&'a str>,
 }
 
-fn fits(template: &[Word], argv: &[&str], data: &Path) -> Option<()> {
+/// Whether a command line is one of the tools', with paths below the data directory only.
+#[must_use]
+pub fn allows(argv: &[&str], bounds: &Bounds) -> bool {
+    TEMPLATES
+        .iter()
+        .any(|template| fits(template, argv, bounds).is_some())
+}
+
+fn fits(template: &[Word], argv: &[&str], bounds: &Bounds) -> Option<()> {
     let mut left = argv;
     for word in template {
-        left = take(word, left, data)?;
+        left = take(word, left, bounds)?;
     }
     left.is_empty().then_some(())
 }
 
 /// What is left of the words after those that this one stands for.
-fn take<'a, 'b>(word: &Word, argv: &'a [&'b str], data: &Path) -> Option<&'a [&'b str]> {
+fn take<'a, 'b>(word: &Word, argv: &'a [&'b str], bounds: &Bounds) -> Option<&'a [&'b str]> {
     let first = argv.first().copied();
     match word {
         Is(text) => (first? == *text).then(|| &argv[1..]),
@@ -132,33 +127,38 @@ fn take<'a, 'b>(word: &Word, argv: &'a [&'b str], data: &Path) -> Option<&'a [&'
             }
             plain_path(argv.get(1)?).then(|| &argv[2..])
         }
-        Has(start, value) => good(first?.strip_prefix(start)?, *value, data).then(|| &argv[1..]),
+        Has(start, value) => good(first?.strip_prefix(start)?, *value, bounds).then(|| &argv[1..]),
         Any(start, value) => {
             let fitting = |text: &&&str| {
                 text.strip_prefix(start)
-                    .is_some_and(|rest| good(rest, *value, data))
+                    .is_some_and(|rest| good(rest, *value, bounds))
             };
             Some(&argv[argv.iter().take_while(fitting).count()..])
         }
         Rest(value) => argv
             .iter()
-            .all(|text| good(text, *value, data))
+            .all(|text| good(text, *value, bounds))
             .then_some(&[]),
     }
 }
 
-fn good(text: &str, value: Value, data: &Path) -> bool {
+fn good(text: &str, value: Value, bounds: &Bounds) -> bool {
     match value {
-        Number => !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()),
+        Number => number(text),
         Plain => plain(text),
-        Own => own(text, data),
+        Own => own(text, bounds.data),
+        Python => bounds.python == Some(text),
         Layout => text
             .strip_suffix(":image")
-            .is_some_and(|path| own(path, data)),
-        Source => source(text, data),
+            .is_some_and(|path| own(path, bounds.data)),
+        Source => source(text, bounds.data),
         AptOption => !text.contains(['\n', ';', '{', '}', '\\']) && text.matches('"').count() == 2,
         Hook => HOOKS.iter().any(|hook| hook_is(hook, text)),
     }
+}
+
+fn number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn plain(text: &str) -> bool {
@@ -193,7 +193,7 @@ fn hook_is(hook: &str, text: &str) -> bool {
     };
     text.strip_prefix(before)
         .and_then(|rest| rest.strip_suffix(after))
-        .is_some_and(|day| good(day, Number, Path::new("/")))
+        .is_some_and(number)
 }
 
 #[cfg(test)]
@@ -202,7 +202,14 @@ mod tests {
 
     fn allowed(line: &str) -> bool {
         let argv: Vec<&str> = line.split(' ').collect();
-        allows(&argv, Path::new("/data"))
+        allows(&argv, &bounds())
+    }
+
+    fn bounds() -> Bounds<'static> {
+        Bounds {
+            data: Path::new("/data"),
+            python: Some("/opt/dsec/bin/python3"),
+        }
     }
 
     /// Each tool's own form passes, with and without its optional words.
@@ -212,8 +219,7 @@ mod tests {
         for line in [
             &format!("skopeo --debug --tmpdir /data/s copy {copy} docker://r.io/a/b:1 oci:/data/s/l:image"),
             &format!("skopeo --debug --tmpdir /data/s --insecure-policy copy {copy} --src-authfile /etc/auth --src-tls-verify=false docker-archive:/data/x.tar:a/b:1 oci:/data/s/l:image"),
-            "env SOURCE_DATE_EPOCH=12 mkfs.erofs --quiet -Uabc --chunksize=4096 --blobdev=/data/d /data/m /data/t",
-            "prlimit --fsize=9 zstd -d -q --memory=256MB -o /data/a /data/b",
+            "/opt/dsec/bin/python3 -P -m dsec.layering /data/layers/.new-1",
             "apt-config dump",
             "env LC_ALL=C.UTF-8 mmdebstrap --variant=minbase --format=tar --include=git,gcc bookworm /data/root.tar",
         ] {
@@ -228,10 +234,13 @@ mod tests {
             "sh -c id",
             "apt-config",
             "apt-config dump more",
-            "env SOURCE_DATE_EPOCH=1 mkfs.erofs --quiet -Ua --chunksize=4096 --blobdev=/data/d /etc/m /data/t",
-            "env SOURCE_DATE_EPOCH=1 mkfs.erofs --quiet -Ua --chunksize=4096 --blobdev=/data/../etc/d /data/m /data/t",
-            "env LD_PRELOAD=1 mkfs.erofs --quiet -Ua --chunksize=4096 --blobdev=/data/d /data/m /data/t",
-            "prlimit --fsize=9 zstd -d -q --memory=256MB -o /data/a --rm",
+            "/opt/dsec/bin/python3 -P -m dsec.layering /etc",
+            "/opt/dsec/bin/python3 -P -m dsec.layering /data/../etc",
+            "/opt/dsec/bin/python3 -P -m dsec.layering /data/l more",
+            "/opt/dsec/bin/python3 -P -m dsec.edge /data/l",
+            "/opt/dsec/bin/python3 -m dsec.layering /data/l",
+            "/tmp/python3 -P -m dsec.layering /data/l",
+            "prlimit --fsize=9 zstd -d -q --memory=256MB -o /data/a /data/b",
             "skopeo --debug --tmpdir /data/s copy --quiet --remove-signatures --dest-oci-accept-uncompressed-layers dir:/etc oci:/data/l:image",
             "env LC_ALL=C.UTF-8 mmdebstrap --variant=minbase --format=tar --include=a --customize-hook=id bookworm /data/r",
         ] {
@@ -242,10 +251,9 @@ mod tests {
     /// Hooks are known word for word; an apt option cannot begin another.
     #[test]
     fn hooks_and_options_are_whole_words() {
-        let data = Path::new("/data");
-        assert!(good(&HOOKS[1].replace("DAY", "19723"), Hook, data));
-        assert!(!good(&HOOKS[1].replace("DAY", "1; id"), Hook, data));
-        assert!(good("Acquire::Retries \"3\"", AptOption, data));
-        assert!(!good("Acquire::Retries \"3\"; X \"y", AptOption, data));
+        assert!(good(&HOOKS[1].replace("DAY", "19723"), Hook, &bounds()));
+        assert!(!good(&HOOKS[1].replace("DAY", "1; id"), Hook, &bounds()));
+        assert!(good("Acquire::Retries \"3\"", AptOption, &bounds()));
+        assert!(!good("Acquire::Retries \"3\"; X \"y", AptOption, &bounds()));
     }
 }

@@ -144,6 +144,13 @@ def build(reference: Annotated[str, typer.Argument(metavar="IMAGE")] = _DEFAULT,
     _watch(lambda client, show: client.images.build(reference, on_progress=show), f"building {reference}", json=json)
 
 
+def collapse(reference: Reference, json: Json = False) -> None:
+    """Make one layer of each run of an image's small layers; the node does it by itself after an import."""
+    _watch(
+        lambda client, show: client.images.collapse(reference, on_progress=show), f"collapsing {reference}", json=json
+    )
+
+
 def _watch(act: Callable[[DSecClient, OnProgress], Awaitable[ImageInfo]], title: str, *, json: bool) -> None:
     """Do it under a progress bar, and print what came of it."""
     from dsec.cli.progress import ProgressLines
@@ -171,6 +178,7 @@ def add(app: typer.Typer) -> None:
     command(images, "pull", hidden=True)(pull)
     command(images, "push")(push)
     command(images, "build")(build)
+    command(images, "collapse")(collapse)
     app.add_typer(images)
     command(app, "images")(list_images)
     command(app, "pull")(pull)

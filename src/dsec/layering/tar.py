@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsec.errors import ImageCorrupt
-from dsec.images.streams import ExactReader
-from dsec.images.tar_fields import (
+from dsec.layering.streams import ExactReader
+from dsec.layering.tar_fields import (
     PaxHeaders,
     check_map,
     number,
@@ -29,6 +29,10 @@ REGULAR, HARDLINK, SYMLINK, CHAR, BLOCK_DEVICE, DIRECTORY, FIFO = b"0", b"1", b"
 _KNOWN = frozenset((REGULAR, HARDLINK, SYMLINK, CHAR, BLOCK_DEVICE, DIRECTORY, FIFO))
 _AS_REGULAR = frozenset((b"\0", b"7"))
 _HEADER_LIMIT = 1 << 20
+_SHARED_LIMIT = 64 << 10
+"""Bytes of headers for all members: each member takes every one of them."""
+_MAP_LIMIT = 1 << 20
+"""Numbers in a sparse map."""
 _ZERO = bytes(BLOCK)
 
 
@@ -108,6 +112,8 @@ def entries(reader: ExactReader, *, end_mark: bool = True) -> Iterator[Entry]:
             body = _extended(reader, header)
             if kind == b"g":
                 shared.update(parse_pax(body))
+                if sum(len(key) + len(value) for key, value in shared.items()) > _SHARED_LIMIT:
+                    raise ImageCorrupt("the headers for all members of a layer's archive are larger than 64 KiB")
             elif kind == b"x":
                 own = parse_pax(body)
             elif kind == b"L":
@@ -181,6 +187,7 @@ def _prepare(reader: ExactReader, header: bytes, entry: Entry, pax: PaxHeaders) 
 def _gnu_map(reader: ExactReader, header: bytes) -> list[tuple[int, int]]:
     fields, more, at, count = header, header[482] != 0, 386, 4
     found: list[tuple[int, int]] = []
+    read = 0
     while True:
         for i in range(count):
             pair = fields[at + 24 * i : at + 24 * i + 24]
@@ -188,8 +195,9 @@ def _gnu_map(reader: ExactReader, header: bytes) -> list[tuple[int, int]]:
                 found.append((number(pair[:12]), number(pair[12:])))
         if not more:
             return found
-        if len(found) > _HEADER_LIMIT:
-            raise ImageCorrupt("a sparse map of a layer's archive is too long")
+        read += 42
+        if read > _MAP_LIMIT:
+            raise _map_too_long()
         fields, at, count = reader.read(BLOCK), 0, 21
         more = fields[504] != 0
 
@@ -204,6 +212,11 @@ def _map_in_data(reader: ExactReader) -> tuple[int, list[tuple[int, int]]]:
         numbers += whole
         if numbers:
             wanted = 1 + 2 * pax_number(numbers[0])
-        if taken > 16 * _HEADER_LIMIT or wanted > _HEADER_LIMIT:
-            raise ImageCorrupt("a sparse map of a layer's archive is too long")
+        # A number is short: what goes on without a line's end is none.
+        if wanted > _MAP_LIMIT or len(numbers) > _MAP_LIMIT + BLOCK or len(text) > 2 * BLOCK:
+            raise _map_too_long()
     return taken, sparse_pairs(numbers[1:wanted])
+
+
+def _map_too_long() -> ImageCorrupt:
+    return ImageCorrupt("a sparse map of a layer's archive is too long")

@@ -5,13 +5,27 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO, Protocol
+from typing import IO, BinaryIO, Protocol, cast
+
+import zstandard
 
 from dsec.errors import ImageCorrupt
 
-__all__ = ["Compression", "ExactReader", "archive_chunks", "compression_of", "gunzip", "hashed", "read_chunks"]
+__all__ = [
+    "Compression",
+    "ExactReader",
+    "archive_chunks",
+    "compression_of",
+    "gunzip",
+    "hashed",
+    "read_chunks",
+    "unzstd",
+]
 
 CHUNK = 1 << 20
+_SLICE = 32 << 10
+"""Compressed bytes handed on at a time: what an inflater leaves of them is copied for each member that ends there."""
+_WINDOW = 256 << 20
 
 Compression = str
 """``plain``, ``gzip`` or ``zstd``."""
@@ -48,23 +62,55 @@ def gunzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
     inflater = zlib.decompressobj(wbits=31)
     started = False
     for chunk in chunks:
-        data = chunk
-        while data:
-            started = True
-            try:
-                out = inflater.decompress(data, CHUNK)
-            except zlib.error as error:
-                raise ImageCorrupt(f"a compressed layer is damaged: {error}") from None
-            if out:
-                yield out
-            data = inflater.unconsumed_tail
-            if inflater.eof:
-                data = inflater.unused_data
-                inflater, started = zlib.decompressobj(wbits=31), False
-                if not data.strip(b"\0"):
-                    break
+        for at in range(0, len(chunk), _SLICE):
+            data = chunk[at : at + _SLICE]
+            while data:
+                if not started and not data.strip(b"\0"):
+                    break  # padding behind a member
+                started = True
+                try:
+                    out = inflater.decompress(data, CHUNK)
+                except zlib.error as error:
+                    raise ImageCorrupt(f"a compressed layer is damaged: {error}") from None
+                if out:
+                    yield out
+                data = inflater.unconsumed_tail
+                if inflater.eof:
+                    data = inflater.unused_data
+                    inflater, started = zlib.decompressobj(wbits=31), False
     if started:
         raise ImageCorrupt("a compressed layer is cut short")
+
+
+class _Chunks:
+    """An iterator of chunks as something to read from."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._rest = b""
+
+    def read(self, size: int = -1) -> bytes:
+        if not self._rest:
+            self._rest = next(self._chunks, b"")
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+
+def unzstd(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Decompress zstd data of one or more frames, at most 1 MiB at a time and in at most 256 MiB of memory.
+
+    Raises ImageCorrupt. Data that ends within a frame gives what is there: who reads on misses the end, or a digest.
+    """
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
+    try:
+        # Without the sizes a source is asked for as much as its frames say.
+        with decompressor.stream_reader(
+            cast(IO[bytes], _Chunks(chunks)), read_size=_SLICE, read_across_frames=True
+        ) as reader:
+            while out := reader.read(CHUNK):
+                yield out
+    except zstandard.ZstdError as error:
+        raise ImageCorrupt(f"a compressed layer is damaged: {error}") from None
 
 
 class ExactReader:
@@ -77,7 +123,12 @@ class ExactReader:
         self._chunks = chunks
         self._buffer = b""
         self._at = 0
-        self._left = limit
+        self._left = self._limit = limit
+
+    @property
+    def position(self) -> int:
+        """Bytes read and skipped so far."""
+        return self._limit - self._left - (len(self._buffer) - self._at)
 
     def _fill(self) -> bool:
         chunk = next(self._chunks, None)
