@@ -23,8 +23,6 @@ enum Word {
 /// What stands after a word's beginning.
 #[derive(Clone, Copy)]
 enum Value {
-    /// Digits.
-    Number,
     /// Letters, digits and `_.,/:@*+-`, never `..`.
     Plain,
     /// A path below the data directory.
@@ -41,7 +39,7 @@ enum Value {
     Hook,
 }
 
-use Value::{AptOption, Hook, Layout, Number, Own, Plain, Python, Source};
+use Value::{AptOption, Hook, Layout, Own, Plain, Python, Source};
 use Word::{Any, Has, Is, May, MayFile, Rest};
 
 const HOOKS: [&str; 3] = [
@@ -144,7 +142,6 @@ fn take<'a, 'b>(word: &Word, argv: &'a [&'b str], bounds: &Bounds) -> Option<&'a
 
 fn good(text: &str, value: Value, bounds: &Bounds) -> bool {
     match value {
-        Number => number(text),
         Plain => plain(text),
         Own => own(text, bounds.data),
         Python => bounds.python == Some(text),
