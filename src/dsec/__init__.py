@@ -13,6 +13,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from dsec.api.network import Network, NetworkEvent, NetworkEvents, NetworkInfo, NetworkRule
 from dsec.api.types import (
     Ended,
     Endpoint,
@@ -103,6 +104,11 @@ if TYPE_CHECKING:
     from dsec.client.transfers import Transferred
 
 __all__ = [
+    "Network",
+    "NetworkEvent",
+    "NetworkEvents",
+    "NetworkInfo",
+    "NetworkRule",
     "CallerError",
     "CapacityError",
     "CommandError",

@@ -5,18 +5,21 @@
 //! runtime, the layer holder and the fetcher, which share [`filled`] as memory. The golden vectors in `tests/golden`
 //! hold these types and `src/dsec/api` together.
 
+pub mod egress;
 pub mod error;
 mod exec;
 mod files;
 pub mod filled;
 pub mod frame;
 pub mod holding;
+pub mod journal;
 pub mod keeper;
 pub mod loading;
 pub mod net;
 mod output;
 pub mod packet;
 pub mod proxy;
+pub mod range;
 pub mod runtime;
 mod sandbox;
 pub mod session;

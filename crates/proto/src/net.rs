@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::{EgressCount, EgressTable};
+
 /// Most endpoints of a sandbox: their listeners travel in one packet.
 pub const MAX_ENDPOINTS: usize = 16;
 /// Most exposed ports of a sandbox.
@@ -54,6 +56,9 @@ pub struct NetSet {
     pub ports: Vec<PortSpec>,
     /// The endpoints that it was made with, in the same order.
     pub endpoints: Vec<EndpointSpec>,
+    /// What it may reach. Once it had a table it has one for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressTable>,
 }
 
 /// What one endpoint has done since its sandbox was made.
@@ -117,6 +122,9 @@ pub struct NetUsage {
     pub inbound: u32,
     /// In the order of the endpoints.
     pub endpoints: Vec<EndpointCount>,
+    /// Of its network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressCount>,
 }
 
 #[cfg(test)]

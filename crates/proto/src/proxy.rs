@@ -5,10 +5,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::EgressTable;
 use crate::net::{EndpointSpec, PortSpec};
 
 /// Version of this protocol.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Runtime to proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +21,8 @@ pub enum ToProxy {
         version: u32,
     },
     /// All about one sandbox. Comes with the listener of each endpoint, in their order, and after them the ledger
-    /// (`EndpointCount::to_ledger`), if there is any endpoint.
+    /// (`EndpointCount::to_ledger`), if there is any endpoint. With a table come five more: the TCP listeners of both
+    /// families, the UDP sockets of the resolver, and the journal.
     Set {
         /// Repeated in [`ToRuntime::Applied`].
         turn: u64,
@@ -30,6 +32,8 @@ pub enum ToProxy {
         ports: Vec<PortSpec>,
         /// Endpoints.
         endpoints: Vec<EndpointSpec>,
+        /// What it may reach.
+        egress: Option<EgressTable>,
     },
     /// That is everything: what was not said is not exposed. Comes once the edge has told the runtime.
     All,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::{EgressRecord, EgressTable};
 use crate::exec::ExecSpec;
 use crate::net::{EndpointCount, EndpointSpec};
 
@@ -44,6 +45,9 @@ pub struct SandboxSpec {
     /// Ways out.
     #[serde(default)]
     pub endpoints: Vec<EndpointSpec>,
+    /// What it may reach; without one it has no network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressTable>,
 }
 
 /// Answer to `sandbox.create`.
@@ -148,6 +152,9 @@ pub struct SandboxEnd {
     /// What its endpoints had done, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<EndpointCount>,
+    /// What its network had done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressRecord>,
 }
 
 /// A sandbox as the runtime sees it.

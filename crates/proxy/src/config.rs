@@ -10,6 +10,9 @@ use serde::Deserialize;
 pub struct Config {
     /// Whom it becomes.
     pub uid: u32,
+    /// The node's resolvers, `ADDRESS:PORT`; none: the machine's own.
+    #[serde(default)]
+    pub resolvers: Vec<std::net::SocketAddr>,
     /// Where tests arm fault points; `null` on every node that is used for anything else.
     #[serde(default)]
     pub fault_points: Option<PathBuf>,

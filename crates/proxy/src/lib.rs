@@ -11,6 +11,7 @@ pub mod body;
 pub mod config;
 pub mod connect;
 pub mod cut;
+pub mod egress;
 pub mod endpoint;
 pub mod forward;
 pub mod headers;

@@ -113,9 +113,10 @@ async fn act(
             sandbox_id,
             ports,
             endpoints,
+            egress,
         } => {
             fault!("proxy.link.told");
-            state.set(&sandbox_id, ports, endpoints, fds);
+            state.set(&sandbox_id, ports, endpoints, egress, fds);
             fault!("proxy.link.set");
             // What was cut has been told so; let it end before this is reported.
             tokio::task::yield_now().await;

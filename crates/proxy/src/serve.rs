@@ -1,6 +1,7 @@
 //! The proxy's life: sockets, privileges, and the loops that accept.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
@@ -49,7 +50,7 @@ pub fn serve(config: &Path) -> Result<(), String> {
     let runtime = runtime.map_err(|error| error.to_string())?;
     let local = tokio::task::LocalSet::new();
     local
-        .block_on(&runtime, run(sockets))
+        .block_on(&runtime, run(sockets, config.resolvers))
         .map_err(|error| error.to_string())
 }
 
@@ -79,8 +80,9 @@ fn raise_descriptor_limit() {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
 }
 
-async fn run([control, ports]: [OwnedFd; 2]) -> io::Result<()> {
+async fn run([control, ports]: [OwnedFd; 2], resolvers: Vec<SocketAddr>) -> io::Result<()> {
     let state = Rc::new(State::default());
+    state.resolvers.replace(Rc::new(resolvers));
     let (control, ports) = (listener(control)?, listener(ports)?);
     tokio::task::spawn_local(link::report(Rc::clone(&state)));
     tracing::info!("serving");

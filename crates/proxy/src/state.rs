@@ -3,17 +3,23 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use dsec_proto::egress::EgressTable;
 use dsec_proto::net::{EndpointSpec, PortSpec};
 use dsec_proto::proxy::ToRuntime;
 use tokio::sync::Notify;
 
 use crate::cut::Cut;
+use crate::egress::sandbox::Outward;
 use crate::endpoint::{self, Endpoint};
 use crate::limits::Counters;
 use crate::link::Link;
+
+/// Descriptors of a network: two listeners, two sockets of the resolver, the journal.
+const EGRESS_FDS: usize = 5;
 
 /// All of it. One thread owns it; tasks share it by `Rc`.
 #[derive(Default)]
@@ -31,6 +37,8 @@ pub struct State {
     stirred: Notify,
     /// Connections that are open, of all kinds.
     pub connections: Cell<usize>,
+    /// The node's resolvers, as its operator names them.
+    pub resolvers: RefCell<Rc<Vec<SocketAddr>>>,
 }
 
 /// A sandbox.
@@ -39,6 +47,7 @@ pub struct Known {
     pub id: String,
     ports: RefCell<HashMap<u16, Rc<Port>>>,
     endpoints: RefCell<Vec<Rc<Endpoint>>>,
+    outward: RefCell<Option<Rc<Outward>>>,
     inbound: Cell<u32>,
 }
 
@@ -65,8 +74,11 @@ impl State {
         sandbox_id: &str,
         ports: Vec<PortSpec>,
         endpoints: Vec<EndpointSpec>,
+        egress: Option<EgressTable>,
         mut fds: Vec<OwnedFd>,
     ) {
+        let of_egress = if egress.is_some() { EGRESS_FDS } else { 0 };
+        let outward = fds.split_off(fds.len().saturating_sub(of_egress));
         let ledger = (fds.len() > endpoints.len())
             .then(|| fds.pop().map(|fd| Rc::new(File::from(fd))))
             .flatten();
@@ -76,6 +88,7 @@ impl State {
                 id: sandbox_id.to_owned(),
                 ports: RefCell::default(),
                 endpoints: RefCell::default(),
+                outward: RefCell::default(),
                 inbound: Cell::new(0),
             });
             self.sandboxes
@@ -84,6 +97,9 @@ impl State {
             new
         });
         known.set_ports(ports);
+        if let Some(table) = egress {
+            known.set_egress(self, table, outward);
+        }
         for (index, (spec, listener)) in endpoints.into_iter().zip(fds).enumerate() {
             let present = known.endpoints.borrow().get(index).cloned();
             let endpoint = match present {
@@ -110,6 +126,9 @@ impl State {
             known.set_ports(Vec::new());
             for endpoint in known.endpoints.borrow().iter() {
                 endpoint.end();
+            }
+            if let Some(outward) = known.outward.take() {
+                outward.end();
             }
         }
         self.changed.borrow_mut().remove(sandbox_id);
@@ -173,6 +192,17 @@ impl Known {
                     cut: Cut::default(),
                 })
             });
+        }
+    }
+
+    fn set_egress(&self, state: &Rc<State>, table: EgressTable, fds: Vec<OwnedFd>) {
+        let present = self.outward.borrow().clone();
+        match present {
+            Some(outward) => outward.change(table),
+            None => match Outward::begin(state, &self.id, table, fds) {
+                Ok(outward) => drop(self.outward.replace(Some(outward))),
+                Err(error) => tracing::error!(self.id, "a network cannot begin: {error}"),
+            },
         }
     }
 

@@ -198,6 +198,9 @@ pub fn sandbox(spec: &SandboxSpec, node: &str) -> WireResult<()> {
     spec.job.as_deref().map_or(Ok(()), job)?;
     spec.from_disk.as_deref().map_or(Ok(()), sandbox_id)?;
     crate::net::check_endpoints(&spec.endpoints)?;
+    spec.egress
+        .as_ref()
+        .map_or(Ok(()), crate::net::check_egress)?;
     let Some(main) = &spec.main else {
         return Ok(());
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use dsec_proto::egress::EventsAsked;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::frame::{self, MAX_DATA};
 use dsec_proto::net::{NetSet, NetUsage};
@@ -62,6 +63,10 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
                 .map(|()| Empty {})
         }),
         "net.set" => answer!(net_set(&node, &params)),
+        "net.events" => answer!(async {
+            let asked: EventsAsked = frame::params(&params)?;
+            net::egress::events(&node, asked).await
+        }),
         "net.told" => answer!(async { empty(&params).map(|()| net::told(&node)) }),
         "net.usage" => answer!(net_usage(&node, &params)),
         "exec.start" => exec_start(&node, &params, &mut stream).await,

@@ -124,7 +124,9 @@ async fn take_up(node: &Rc<Node>, object: &Object, known: &HashSet<&str>) -> boo
             true
         }
         // Taken up when the edge says what is at their other end.
-        Some(Tag::Endpoints { sandbox_id }) => node.sandboxes.borrow().contains_key(&sandbox_id),
+        Some(Tag::Endpoints { sandbox_id } | Tag::Egress { sandbox_id }) => {
+            node.sandboxes.borrow().contains_key(&sandbox_id)
+        }
         // It is held before its exec is made: of one that never was, nothing may stay.
         Some(Tag::Stdin) => split(&object.object_id)
             .is_some_and(|(sandbox, exec)| known.contains(exec_object(sandbox, exec).as_str())),

@@ -158,6 +158,14 @@ impl Slots {
         }
     }
 
+    /// Keeps the slot of a sandbox no more: it will be made anew.
+    pub fn spoil(&self, index: u32) {
+        let former = self.used.borrow_mut().insert(index, None);
+        if former.is_some_and(|slot| slot.is_some()) {
+            self.lent.set(self.lent.get() - 1);
+        }
+    }
+
     /// Takes back the slot of a sandbox that is empty and forgotten.
     pub fn give_back(&self, index: u32) {
         let Some(slot) = self.used.borrow_mut().remove(&index) else {

@@ -41,6 +41,11 @@ pub enum Tag {
         /// The sandbox.
         sandbox_id: String,
     },
+    /// The sockets in which a sandbox's connections end, and the journal: an object without a process.
+    Egress {
+        /// The sandbox.
+        sandbox_id: String,
+    },
     /// A job's lease: an object without a process.
     Job(JobTag),
     /// A disk that is kept: an object without a process.
@@ -114,6 +119,9 @@ pub struct SandboxTag {
     /// How many endpoints it has.
     #[serde(default)]
     pub endpoints: u8,
+    /// Whether it has had a network.
+    #[serde(default)]
+    pub egress: bool,
 }
 
 /// An exec.
@@ -237,6 +245,12 @@ pub fn endpoints_object(sandbox_id: &str) -> String {
     format!("ep/{sandbox_id}")
 }
 
+/// Object ID of the sockets in which a sandbox's connections end.
+#[must_use]
+pub fn egress_object(sandbox_id: &str) -> String {
+    format!("eg/{sandbox_id}")
+}
+
 /// Object ID of the layers' mount namespace.
 pub const LAYERS_OBJECT: &str = "layers-ns";
 
@@ -264,6 +278,7 @@ mod tests {
             keep_ns: Some(u64::MAX),
             disk_used: Some(u64::MAX),
             endpoints: 16,
+            egress: true,
         })
     }
 

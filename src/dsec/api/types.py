@@ -54,6 +54,7 @@ __all__ = [
     "LayerVerifyRequest",
     "Limit",
     "Paused",
+    "NetworkRequest",
     "PortInfo",
     "PortRequest",
     "Pty",
@@ -413,6 +414,12 @@ class PortRequest(_Request, frozen=True, kw_only=True):
     """A port of the sandbox."""
 
     port: int
+
+
+class NetworkRequest(_Request, frozen=True, kw_only=True):
+    """A network policy in any of its forms, in place of the present one."""
+
+    network: Any
 
 
 class PortInfo(_Answer, frozen=True, kw_only=True):

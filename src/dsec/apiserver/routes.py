@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dsec.api import types
+from dsec.api import network, types
 
 __all__ = ["ROUTES", "Match", "Route", "match"]
 
@@ -128,6 +128,18 @@ ROUTES: tuple[Route, ...] = (
     Route(
         method="POST", path=_SANDBOX + "/endpoints/{name}/close", summary="Close an endpoint; cuts its connections",
         answer=dict[str, Any],
+    ),
+    Route(
+        method="PUT", path=_SANDBOX + "/network", summary="Change its network policy; cuts what does not fit it",
+        request=types.NetworkRequest, answer=network.NetworkInfo,
+    ),
+    Route(
+        method="GET", path=_SANDBOX + "/network", summary="Its network policy, and what was counted",
+        answer=network.NetworkInfo,
+    ),
+    Route(
+        method="GET", path=_SANDBOX + "/events", summary="What its network refused, from an event's number on",
+        answer=network.NetworkEvents, query=("start",),
     ),
     Route(
         method="GET", path=_SANDBOX + "/execs/{exec_id}/output", summary="Much output (docs/protocols.md)",

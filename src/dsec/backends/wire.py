@@ -12,6 +12,9 @@ import msgspec
 from dsec.errors import ProtocolError
 
 __all__ = [
+    "EgressCount",
+    "EgressEvent",
+    "EgressRecord",
     "EndpointCount",
     "EndpointSpec",
     "ExecEnd",
@@ -101,6 +104,8 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     job: str | None = None
     from_disk: str | None = None
     endpoints: list[EndpointSpec] = []
+    egress: dict[str, Any] | None = None
+    """A compiled network policy, ``dsec.network.EgressTable``."""
 
 
 class EndpointCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,11 +118,43 @@ class EndpointCount(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = 0
 
 
+class EgressCount(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sandbox's network has done."""
+
+    connections: int = 0
+    refused: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    names: int = 0
+    names_refused: int = 0
+
+
+class EgressEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that did not pass."""
+
+    number: int
+    at: float
+    kind: str
+    reason: str
+    name: str | None = None
+    address: str | None = None
+    port: int | None = None
+
+
+class EgressRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What was counted, how many events there were in all, and the latest of them."""
+
+    count: EgressCount = EgressCount()
+    events: int = 0
+    latest: list[EgressEvent] = []
+
+
 class NetUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Connections to exposed ports, and the endpoints' counts in their order."""
 
     inbound: int = 0
     endpoints: list[EndpointCount] = []
+    egress: EgressCount | None = None
 
 
 class SandboxStarted(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +200,7 @@ class SandboxEnd(msgspec.Struct, frozen=True, kw_only=True):
     proof: Proof = Proof()
     kept_until: float | None = None
     endpoints: list[EndpointCount] = []
+    egress: EgressRecord | None = None
 
 
 class SandboxFound(msgspec.Struct, frozen=True, kw_only=True):

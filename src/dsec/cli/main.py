@@ -17,6 +17,7 @@ from dsec.cli.commands import (
     layer,
     listing,
     logs,
+    network,
     node,
     port,
     run,
@@ -35,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _noun in (run, exec, cp, listing, ending, logs, job, port, image, layer, token, usage, node, doctor):
+for _noun in (run, exec, cp, listing, ending, logs, job, port, network, image, layer, token, usage, node, doctor):
     _noun.add(app)
 command(app, "demo")(demo)
 

@@ -34,7 +34,7 @@ Cpus = Annotated[float, typer.Option("--cpus", help="CPU limit.")]
 Disk = Annotated[str, typer.Option("--disk", metavar="SIZE", help="Limit of what the sandbox writes.")]
 PidsLimit = Annotated[int, typer.Option("--pids-limit", help="Most processes and threads.")]
 ShmSize = Annotated[str, typer.Option("--shm-size", metavar="SIZE", help="Size of /dev/shm.")]
-NetworkOption = Annotated[str, typer.Option("--network", help="none: the only one so far.")]
+NetworkOption = Annotated[str, typer.Option("--network", help="none, open, GROUP[,GROUP], or @FILE.json.")]
 LabelsWanted = Annotated[
     list[str] | None, typer.Option("-l", "--label", metavar="K=V", help="All that have this label.")
 ]
@@ -95,7 +95,7 @@ def sandbox_args(
         disk_mib=values.mib(disk),
         pids=pids_limit,
         shm_mib=values.mib(shm_size),
-        network=network,
+        network=values.network(network),
         endpoints=values.pairs(endpoint or [], what="endpoint"),
         labels=values.labels(label or []),
         workspace=workspace,

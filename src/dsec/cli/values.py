@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from dsec.errors import InvalidArgument
 
-__all__ = ["age", "duration_s", "environment", "labels", "mib", "pairs", "size"]
+__all__ = ["network", "age", "duration_s", "environment", "labels", "mib", "pairs", "size"]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?", re.IGNORECASE)
 _FACTORS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -97,3 +99,18 @@ def age(seconds: float) -> str:
         if seconds < until:
             return f"{max(0, seconds) / length:.0f} {unit}"
     return f"{seconds / 86400:.0f} d"
+
+
+def network(text: str) -> str | dict[str, Any]:
+    """A policy: ``none``, ``open``, names of groups, or ``@FILE`` with its JSON form."""
+    if text in ("none", "open"):
+        return text
+    if text.startswith("@"):
+        try:
+            found = json.loads(Path(text[1:]).read_bytes())
+        except (OSError, ValueError) as error:
+            raise InvalidArgument(f"--network {text}: {error}") from None
+        if not isinstance(found, dict):
+            raise InvalidArgument(f"--network {text}: not a JSON object")
+        return found
+    return {name.strip(): True for name in text.split(",")}

@@ -166,6 +166,8 @@ def _checked(name: str, value: Any) -> Any:
         if isinstance(value, str):
             raise InvalidArgument(f"{name} is a sequence of strings, not one string")
         return tuple(value)
+    if name == "network" and isinstance(value, Mapping):
+        return dict(value)
     if name in ("env", "labels", "endpoints"):
         return dict(value)
     if name in ("shm_mib", "idle_timeout_s", "lifetime_s") or (name == "exec_timeout_s" and value is not None):

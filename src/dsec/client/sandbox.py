@@ -13,6 +13,7 @@ import msgspec
 
 from dsec.api import types
 from dsec.api.ids import check_exec_id, check_key, check_sandbox_id, new_key
+from dsec.api.network import Network, NetworkEvents, NetworkInfo
 from dsec.api.signals import signal_number
 from dsec.client.execs import Exec
 from dsec.client.files import Files
@@ -293,6 +294,30 @@ class Sandbox:
         path = f"/v1/sandboxes/{self.id}/endpoints/{quote(name, safe='')}/close"
         await self._link().ask_patiently("POST", path, dict[str, Any], body={})
 
+    # Its network
+
+    async def set_network(self, network: str | Mapping[str, Any] | Network) -> NetworkInfo:
+        """Put a policy in place of the present one, all at once; what does not fit it is cut when this returns.
+
+        ``network`` is what a create takes. Raises InvalidArgument, NotFound for a group that the node does not have,
+        SandboxGone.
+        """
+        return await self._link().ask_patiently(
+            "PUT", f"/v1/sandboxes/{self.id}/network", NetworkInfo, body={"network": network}
+        )
+
+    async def network(self) -> NetworkInfo:
+        """Its network policy, and what was counted so far."""
+        return await self._link().ask_patiently("GET", f"/v1/sandboxes/{self.id}/network", NetworkInfo)
+
+    async def events(self, start: int = 0) -> NetworkEvents:
+        """What its network refused, from the event of this number on: the latest 256, of an ended sandbox 64.
+
+        ``next`` of the answer is where to go on.
+        """
+        path = f"/v1/sandboxes/{self.id}/events"
+        return await self._link().ask_patiently("GET", path, NetworkEvents, query={"start": str(start)})
+
     # Ending it
 
     async def stop(
@@ -340,14 +365,6 @@ class Sandbox:
         await self._link().ask_patiently("POST", f"/v1/sandboxes/{self.id}/resume", dict[str, Any])
 
     # What waits
-
-    def events(self) -> NoReturn:
-        """Raises Unsupported."""
-        raise Unsupported("Sandbox.events is not in this version")
-
-    async def set_network(self, network: object) -> NoReturn:
-        """Raises Unsupported."""
-        raise Unsupported("Sandbox.set_network is not in this version")
 
     async def snapshot(self, *, memory: bool = False) -> NoReturn:
         """Raises Unsupported."""

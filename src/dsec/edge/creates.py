@@ -21,7 +21,7 @@ from dsec.edge.admission import ASKED_AS, Ticket
 from dsec.edge.attempt import Attempt, Cancelled, full, key_conflict, too_late
 from dsec.edge.composing import composed
 from dsec.edge.core import PROJECT, Core
-from dsec.edge.demands import Demand, check_create, demand_of
+from dsec.edge.demands import Demand, check_create, demand_of, egress_of
 from dsec.edge.endpoints import endpoint_specs
 from dsec.edge.ends import Ends
 from dsec.edge.environment import Environment
@@ -250,6 +250,7 @@ class Creates:
 
     def _record(self, attempt: Attempt, demand: Demand, environment: Environment) -> SandboxRecord:
         core, request, now = self._core, attempt.request, self._core.clock()
+        network, egress = egress_of(request.network, core.config)
         return SandboxRecord(
             id=attempt.sandbox_id,
             boot_id=core.boot_id,
@@ -274,6 +275,8 @@ class Creates:
             lifetime_s=request.lifetime_s,
             exec_timeout_s=request.exec_timeout_s,
             endpoints=endpoint_specs(request.endpoints),
+            network=network,
+            egress=egress,
             pty=request.pty,
             stdin=request.stdin,
             main_exec_id=None if environment.command is None else main_exec_id(attempt.sandbox_id),

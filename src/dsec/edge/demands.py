@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import msgspec
 
 from dsec.api import ids
+from dsec.api.network import Network
 from dsec.api.types import CreateRequest, Limit
 from dsec.edge.admission import Need
 from dsec.edge.endpoints import endpoint_specs
 from dsec.errors import InvalidArgument, Unsupported
+from dsec.network import compile_network, parse_network
 from dsec.node.config import NodeConfig, Overcommit
 
-__all__ = ["Demand", "check_create", "check_env", "demand_of"]
+__all__ = ["Demand", "check_create", "check_env", "demand_of", "egress_of"]
 
 _MIB = 1 << 20
 _LEAST_MEMORY_MIB = 6.0
@@ -23,6 +26,7 @@ _LEAST_CPU = 0.01
 _LEAST_PIDS = 2
 _MOST = {"cpu": 1e5, "memory_mib": 2**33, "disk_mib": 2**33, "pids": 4_194_304}
 _DESCRIPTORS = 4
+_NETWORK_DESCRIPTORS = 5
 _MOST_ENV_BYTES = 1 << 20
 _MOST_LABELS, _LABEL_LENGTH = 64, 256
 _DEADLINE_S = 86400.0
@@ -55,7 +59,7 @@ def demand_of(request: CreateRequest, overcommit: Overcommit) -> Demand:
         cpu_milli=math.ceil(cpu[0] * 1000),
         pids=math.ceil(pids[0]),
         disk_bytes=math.ceil(disk[0] * _MIB),
-        descriptors=_DESCRIPTORS,
+        descriptors=_DESCRIPTORS + (0 if request.network == "none" else _NETWORK_DESCRIPTORS),
         sandboxes=1,
     )
     return Demand(
@@ -88,11 +92,18 @@ def _pair(name: str, value: Limit, factor: float, least: float) -> tuple[float, 
 
 _WAITS: tuple[tuple[str, object, str], ...] = (
     ("backend", "container", "other backends come with microVMs"),
-    ("network", "none", "network access comes with the egress proxy"),
     ("mounts", (), "mounts are not built yet"),
     ("qos", "latency", "qos classes are not built yet"),
-    ("profile", "default", "other profiles come with network policies"),
+    ("profile", "default", "other profiles are not built yet"),
 )
+
+
+def egress_of(asked: object, config: NodeConfig) -> tuple[Network | None, dict[str, Any] | None]:
+    """A network policy and what it is compiled to; raises InvalidArgument, NotFound, Unsupported."""
+    network = parse_network(asked)
+    if network is None:
+        return None, None
+    return network, msgspec.to_builtins(compile_network(network, config.network))
 
 
 def check_create(request: CreateRequest, config: NodeConfig) -> None:
@@ -123,6 +134,7 @@ def check_create(request: CreateRequest, config: NodeConfig) -> None:
     if isinstance(request.command, list) and not request.command:
         raise InvalidArgument("command is empty")
     endpoint_specs(request.endpoints)
+    egress_of(request.network, config)
     if request.command is None and (request.pty is not None or request.stdin):
         raise InvalidArgument("pty and stdin are the main process's, and there is none", remedy="Say command=")
     check_env(request.env)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dsec.api.types import PortRequest
+from dsec.api.types import NetworkRequest, PortRequest
 from dsec.edge.core import Core
 from dsec.edge.ports import Ports
 from dsec.edge.router import Route
-from dsec.edge.web import answered, body_as, json_answer
+from dsec.edge.web import answered, body_as, json_answer, query_of
 from dsec.errors import InvalidArgument
 
 __all__ = ["port_routes"]
@@ -45,6 +45,22 @@ class _Answers:
         await self._ports.close_endpoint(record, request.path_params["name"])
         return json_answer({})
 
+    async def set_network(self, request: Request) -> Response:
+        asked = await body_as(request, NetworkRequest)
+        record = self._core.running(request.path_params["id"])
+        await self._ports.set_network(record, asked.network)
+        return json_answer(await self._ports.network(record))
+
+    async def network(self, request: Request) -> Response:
+        return json_answer(await self._ports.network(self._core.find(request.path_params["id"])))
+
+    async def events(self, request: Request) -> Response:
+        start = query_of(request, "start").get("start", ["0"])[-1]
+        if not (start.isdecimal() and len(start) < 19):
+            raise InvalidArgument(f"start is the number of an event, not {start[:40]!r}")
+        record = self._core.find(request.path_params["id"])
+        return json_answer(await self._ports.events(record, int(start)))
+
 
 def port_routes(core: Core, ports: Ports) -> list[Route]:
     """All of them."""
@@ -56,4 +72,7 @@ def port_routes(core: Core, ports: Ports) -> list[Route]:
         Route("DELETE", one + "/ports/{port}", answered(own.unexpose)),
         Route("GET", one + "/endpoints", answered(own.endpoints)),
         Route("POST", one + "/endpoints/{name}/close", answered(own.close)),
+        Route("PUT", one + "/network", answered(own.set_network)),
+        Route("GET", one + "/network", answered(own.network)),
+        Route("GET", one + "/events", answered(own.events)),
     ]

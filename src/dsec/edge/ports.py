@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 
+from dsec.api.network import Network, NetworkEvent, NetworkEvents, NetworkInfo
 from dsec.api.types import EndpointInfo, PortInfo
-from dsec.backends.wire import NetUsage, answer
+from dsec.backends.wire import EgressCount, EgressRecord, NetUsage, answer
 from dsec.edge.core import Core
+from dsec.edge.demands import egress_of
 from dsec.edge.endpoints import endpoint_infos
 from dsec.edge.faults import fault
 from dsec.edge.record import SandboxRecord
@@ -69,12 +71,43 @@ class Ports:
         self._core.records.save(record)
         await self._tell(record)
 
+    async def set_network(self, record: SandboxRecord, asked: object) -> None:
+        """Put a policy in place of the present one; connections that do not fit it are cut when this returns.
+
+        Raises InvalidArgument, NotFound, Unsupported, SandboxGone, NodeError.
+        """
+        network, egress = egress_of(asked, self._core.config)
+        if network is None and record.egress is not None:
+            # A namespace that has had a network keeps its sockets: from now on nothing passes them.
+            network, egress = egress_of(Network(), self._core.config)
+        if egress != record.egress:
+            record.network, record.egress = network, egress
+            self._core.records.save(record)
+        await self._tell(record)
+
+    async def network(self, record: SandboxRecord) -> NetworkInfo:
+        """The policy, and what was counted. Raises NodeError."""
+        count = record.egress_record.count if record.egress_record is not None else EgressCount()
+        if record.egress is not None and record.started_at is not None and record.is_live:
+            found = await self._core.backend.call("net.usage", {"sandbox_id": record.id})
+            count = answer(found, NetUsage).egress or count
+        return NetworkInfo(network=record.network, **msgspec.structs.asdict(count))
+
+    async def events(self, record: SandboxRecord, start: int) -> NetworkEvents:
+        """What did not pass, from an event's number on. Raises NodeError."""
+        found = record.egress_record or EgressRecord()
+        if record.egress is not None and record.started_at is not None and record.is_live:
+            asked = {"sandbox_id": record.id, "from": start}
+            found = answer(await self._core.backend.call("net.events", asked), EgressRecord)
+        kept = [NetworkEvent(**msgspec.structs.asdict(each)) for each in found.latest if each.number >= start]
+        return NetworkEvents(events=kept, next=found.events, dropped=max(0, found.events - start - len(kept)))
+
     async def tell_all(self) -> None:
         """The runtime may have begun anew and know nothing of it, and so may the proxy, which lets requests wait
         until this is through. Raises NodeError when the runtime is gone again.
         """
         for record in list(self._core.live.values()):
-            if record.started_at is not None and (record.ports or record.endpoints):
+            if record.started_at is not None and (record.ports or record.endpoints or record.egress):
                 try:
                     await self._tell(record)
                 except (NotFound, SandboxGone):
@@ -94,6 +127,7 @@ def _net(record: SandboxRecord) -> dict[str, Any]:
         "sandbox_id": record.id,
         "ports": [{"port": port, "token": token} for port, token in sorted(record.ports.items())],
         "endpoints": [msgspec.structs.asdict(each) for each in record.endpoints],
+        "egress": record.egress,
     }
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 
+from dsec.api.network import Network
 from dsec.api.types import (
     ComposedLayer,
     Ended,
@@ -18,7 +20,16 @@ from dsec.api.types import (
     StoryEntry,
     Usage,
 )
-from dsec.backends.wire import EndpointCount, EndpointSpec, ExecEnd, ExecState, Proof, SandboxEnd, SandboxUse
+from dsec.backends.wire import (
+    EgressRecord,
+    EndpointCount,
+    EndpointSpec,
+    ExecEnd,
+    ExecState,
+    Proof,
+    SandboxEnd,
+    SandboxUse,
+)
 from dsec.edge import life
 from dsec.edge.admission import Whose
 from dsec.edge.demands import Demand
@@ -76,6 +87,12 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     endpoints: list[EndpointSpec] = []
     endpoint_counts: list[EndpointCount] = []
     """What these had done in the end."""
+    network: Network | None = None
+    """As it was asked for; once a sandbox has had one it is never None again."""
+    egress: dict[str, Any] | None = None
+    """What it was compiled to."""
+    egress_record: EgressRecord | None = None
+    """What had come of it in the end."""
     ports: dict[int, str] = {}
     """Exposed ones, with their tokens."""
     composed: list[list[str]] = []
@@ -123,6 +140,7 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
         self.story, self.ended_at, self.cause = story, story[-1].at, end.cause
         self.exit_code, self.use, self.proof = end.exit_code, end.usage, end.proof
         self.kept_until, self.endpoint_counts = end.kept_until, end.endpoints
+        self.egress_record = end.egress
         return True
 
 

@@ -250,6 +250,7 @@ def sandbox_spec(record: SandboxRecord) -> SandboxSpec:
         job=record.job,
         from_disk=record.from_disk,
         endpoints=record.endpoints,
+        egress=record.egress,
     )
 
 

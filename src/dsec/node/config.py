@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from dsec.errors import InvalidArgument
+from dsec.network import NetworkSettings, parse_settings_problem
 from dsec.node.paths import NodePaths
 
 __all__ = [
@@ -103,6 +104,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Above this, layers that a store has are evicted, the longest unused first. None: by the disk's size."""
     layers_memory_mib: int | None = None
     """Most memory, page cache included, of what fills layers. None: unlimited."""
+    network: NetworkSettings = NetworkSettings()
     boot_id: str = ""
     id_block: int = 0
     """First host ID of this node's ranges; chosen by ``dsec up`` under the machine-wide lock."""
@@ -128,6 +130,8 @@ def read_settings(paths: NodePaths) -> NodeConfig:
         _check_cache(config)
         if config.collapse_mib < 0 or not 1 <= config.collapse_layers <= 100:
             raise InvalidArgument("collapse_mib is at least 0, collapse_layers between 1 and 100")
+        if problem := parse_settings_problem(config.network):
+            raise InvalidArgument(problem)
     except (msgspec.ValidationError, InvalidArgument) as error:
         raise InvalidArgument(f"{paths.settings}: {error}") from None
     return config

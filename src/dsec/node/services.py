@@ -137,7 +137,7 @@ def proxy_uid(config: NodeConfig) -> int:
 def proxy_config(config: NodeConfig) -> dict[str, Any]:
     """What ``dsec-proxy serve --config`` reads."""
     faults = str(config.paths.proxy_faults) if config.fault_points else None
-    return {"uid": proxy_uid(config), "fault_points": faults}
+    return {"uid": proxy_uid(config), "fault_points": faults, "resolvers": config.network.resolver_addresses}
 
 
 def keeper_definition(program: Path) -> Service:

@@ -80,7 +80,6 @@ WAITING: list[tuple[str, Callable[[], object]]] = [
     ("DSecClient(project=)", lambda: client.DSecClient(project="p")),
     ("sandboxes(gang=True)", lambda: _CLIENT.sandboxes(dsec.SandboxArgs("i"), n=2, gang=True)),
     ("call_many", lambda: _CLIENT.call_many([])),
-    ("Sandbox.events", lambda: _SANDBOX.events()),
     ("Sandbox.fork", lambda: _SANDBOX.fork(2)),
 ]
 
@@ -100,7 +99,6 @@ async def test_what_waits_and_is_awaited_is_refused_by_name() -> None:
         "call": _CLIENT.call(None),
         "run_microvm": _CLIENT.run_microvm(None),
         "run_vm": _CLIENT.run_vm(None),
-        "set_network": _SANDBOX.set_network("open"),
         "snapshot": _SANDBOX.snapshot(),
         "pack_diff": _SANDBOX.pack_diff("workspace/a:1"),
     }

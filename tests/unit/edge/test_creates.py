@@ -229,9 +229,9 @@ async def test_an_unknown_image_is_typed(world: World) -> None:
 async def test_what_waits_and_what_is_unknown_is_unsupported(world: World) -> None:
     """A field that is not built, and one that does not exist, are refused by name."""
     async with world.edge() as (_, api):
-        error = await failing(api.create(network="open"))
+        error = await failing(api.create(qos="batch"))
         assert isinstance(error, Unsupported)
-        assert "network" in error.message
+        assert "qos" in error.message
         error = await failing(api.create(gang=True))
         assert isinstance(error, Unsupported)
         assert "gang" in error.message

@@ -59,8 +59,7 @@ def test_too_small_limits_are_refused(field: str, value: float) -> None:
     ("field", "value"),
     [
         ("backend", "microvm"),
-        ("network", "open"),
-        ("network", {"pypi": True}),
+        ("network", {"rules": [], "udp": [53]}),
         ("mounts", ("/data",)),
         ("qos", "batch"),
         ("profile", "strict"),

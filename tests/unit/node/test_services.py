@@ -105,7 +105,7 @@ def test_the_proxy_has_a_user_of_its_own() -> None:
         "--config",
         "/tmp/x/run/dsec/n1/proxy.json",
     ]
-    assert proxy_config(CONFIG) == {"uid": proxy_uid(CONFIG), "fault_points": None}
+    assert proxy_config(CONFIG) == {"uid": proxy_uid(CONFIG), "fault_points": None, "resolvers": []}
 
 
 def test_environment_is_a_fixed_list() -> None:

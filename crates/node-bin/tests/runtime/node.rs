@@ -178,6 +178,7 @@ impl Node {
             job: None,
             from_disk: None,
             endpoints: Vec::new(),
+            egress: None,
         }
     }
 

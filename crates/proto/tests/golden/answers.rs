@@ -37,6 +37,7 @@ fn answers() {
             received_bytes: 7,
             connections: 1,
         }],
+        egress: Some(egress_record().count),
     };
     let state = SandboxState {
         sandbox_id: SANDBOX.into(),
@@ -77,6 +78,7 @@ fn answers() {
             vector("hello", &hello),
             vector("sandbox.create", &started),
             vector("net.usage", &net),
+            vector("net.events", &egress_record()),
             vector("sandbox.stop", &sandbox_end()),
             vector(
                 "sandbox.list",

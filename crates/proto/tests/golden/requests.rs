@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dsec_proto::egress::EventsAsked;
 use dsec_proto::holding::*;
 use dsec_proto::net::{EndpointSpec, NetSet, PortSpec};
 use dsec_proto::runtime::*;
@@ -31,6 +32,7 @@ fn requests() {
         job: Some("train-7".into()),
         from_disk: None,
         endpoints: vec![endpoint()],
+        egress: Some(table()),
     };
     let net = NetSet {
         sandbox_id: SANDBOX.into(),
@@ -43,6 +45,11 @@ fn requests() {
             max_bytes: None,
             ..endpoint()
         }],
+        egress: Some(table()),
+    };
+    let events = EventsAsked {
+        sandbox_id: SANDBOX.into(),
+        from: 7,
     };
     let attach = ExecAttach {
         sandbox_id: SANDBOX.into(),
@@ -172,6 +179,7 @@ fn requests() {
                 },
             ),
             vector("net.set", &net),
+            vector("net.events", &events),
             vector("exec.start", &exec_start()),
             vector("exec.attach", &attach),
             vector("exec.kill", &kill),

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use dsec_proto::egress::{
+    EgressCount, EgressEvent, EgressRecord, EgressRule, EgressTable, Reason, TABLE_VERSION,
+};
 use dsec_proto::net::{EndpointCount, EndpointSpec};
 use dsec_proto::runtime::*;
 use serde_bytes::ByteBuf;
@@ -97,6 +100,50 @@ pub fn sandbox_end() -> SandboxEnd {
             received_bytes: 7,
             connections: 0,
         }],
+        egress: Some(egress_record()),
+    }
+}
+
+pub fn egress_record() -> EgressRecord {
+    EgressRecord {
+        count: EgressCount {
+            connections: 1,
+            refused: 2,
+            sent_bytes: 3,
+            received_bytes: 1 << 33,
+            names: 4,
+            names_refused: 5,
+        },
+        events: 7,
+        latest: vec![EgressEvent {
+            number: 6,
+            at: 1_700_000_000.25,
+            kind: "connection".into(),
+            reason: Reason::NamesDisagree,
+            name: Some("a.example.test".into()),
+            address: Some("2001:db8::1".into()),
+            port: Some(443),
+        }],
+    }
+}
+
+pub fn table() -> EgressTable {
+    EgressTable {
+        version: TABLE_VERSION,
+        allow: false,
+        rules: vec![EgressRule {
+            allow: true,
+            domain: Some("*.example.test".into()),
+            range: Some("0.0.0.0/0".into()),
+            ports: vec![(443, 443), (8000, 8010)],
+        }],
+        closed: vec!["10.0.0.0/8".into()],
+        opened: vec!["10.9.0.0/16".into()],
+        ech: false,
+        max_connections: 256,
+        max_connections_per_minute: Some(600),
+        max_bytes: None,
+        max_bytes_per_s: Some(1 << 20),
     }
 }
 

@@ -42,6 +42,7 @@ fn a_sandbox() -> SandboxSpec {
         job: None,
         from_disk: None,
         endpoints: Vec::new(),
+        egress: None,
     }
 }
 

@@ -5,6 +5,7 @@ pub mod btrfs;
 pub mod loops;
 pub mod mounts;
 pub mod namespaces;
+pub mod netlink;
 pub mod poll;
 pub mod seccomp;
 pub mod sys;

@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 
+use dsec_proto::egress::{EgressTable, MAX_RANGES, MAX_RULES, TABLE_VERSION};
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::net::{EndpointSpec, PortSpec, MAX_ENDPOINTS, MAX_PORTS};
+use dsec_proto::range::Range;
 
 const MAX_HOST: usize = 253;
 const MAX_PATH: usize = 2048;
@@ -84,9 +86,63 @@ fn is_path(text: &str) -> bool {
             && !text.split('/').any(|part| part == "." || part == ".."))
 }
 
+/// A compiled policy.
+///
+/// # Errors
+/// `invalid_argument`.
+pub fn egress(table: &EgressTable) -> WireResult<()> {
+    let wrong = |what: String| Err(WireError::invalid(what).with("field", "egress"));
+    if table.version != TABLE_VERSION {
+        return wrong(format!("tables of version {} are not known", table.version));
+    }
+    if table.rules.len() > MAX_RULES || table.closed.len().max(table.opened.len()) > MAX_RANGES {
+        return wrong(format!("at most {MAX_RULES} rules and {MAX_RANGES} ranges"));
+    }
+    for rule in &table.rules {
+        let named = rule.domain.as_deref().is_none_or(is_domain);
+        let ranged = rule.range.as_deref().is_none_or(is_range);
+        let ports = rule.ports.len() <= 64 && rule.ports.iter().all(|(first, last)| first <= last);
+        if !named || !ranged || !ports {
+            return wrong("a rule is none".into());
+        }
+    }
+    if !table
+        .closed
+        .iter()
+        .chain(&table.opened)
+        .all(|text| is_range(text))
+    {
+        return wrong("a range is none".into());
+    }
+    let some = |limit: Option<u64>| limit != Some(0);
+    let limits = (1..=MAX_CONNECTIONS).contains(&table.max_connections)
+        && some(table.max_connections_per_minute.map(u64::from))
+        && some(table.max_bytes)
+        && some(table.max_bytes_per_s);
+    if !limits {
+        return wrong("a limit is out of range".into());
+    }
+    Ok(())
+}
+
+fn is_range(text: &str) -> bool {
+    Range::parse(text).is_some()
+}
+
+/// A name in lower case, or one with `*.` before it.
+fn is_domain(text: &str) -> bool {
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    let plain = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_'
+    };
+    let label = |part: &str| (1..=63).contains(&part.len()) && part.bytes().all(plain);
+    (1..=MAX_HOST).contains(&name.len()) && name.split('.').all(label)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dsec_proto::egress::EgressRule;
 
     fn spec() -> EndpointSpec {
         EndpointSpec {
@@ -126,6 +182,51 @@ mod tests {
             assert!(endpoints(&[changed.clone()]).is_err(), "{changed:?}");
         }
         assert!(endpoints(&[spec(), spec()]).is_err());
+    }
+
+    /// Tables of another version, or with names, ranges, ports or limits that are none, are refused.
+    #[test]
+    fn tables_are_plain() {
+        let rule = |domain: Option<&str>, range: Option<&str>| EgressRule {
+            allow: true,
+            domain: domain.map(str::to_owned),
+            range: range.map(str::to_owned),
+            ports: vec![(443, 443)],
+        };
+        let table = EgressTable {
+            version: TABLE_VERSION,
+            allow: false,
+            rules: vec![
+                rule(Some("*.a-b.test"), None),
+                rule(None, Some("2001:db8::/32")),
+            ],
+            closed: vec!["10.0.0.0/8".into()],
+            opened: Vec::new(),
+            ech: false,
+            max_connections: 1,
+            max_connections_per_minute: None,
+            max_bytes: None,
+            max_bytes_per_s: None,
+        };
+        assert!(egress(&table).is_ok());
+        let wrong: [fn(&mut EgressTable); 11] = [
+            |table| table.version += 1,
+            |table| table.rules[0].domain = Some("*".into()),
+            |table| table.rules[0].domain = Some("*.*.test".into()),
+            |table| table.rules[0].domain = Some("A.test".into()),
+            |table| table.rules[0].domain = Some("a..test".into()),
+            |table| table.rules[0].domain = Some("a.test.".into()),
+            |table| table.rules[1].range = Some("10.0.0.1/33".into()),
+            |table| table.rules[1].ports = vec![(2, 1)],
+            |table| table.closed.push("x".into()),
+            |table| table.max_connections = 0,
+            |table| table.max_bytes = Some(0),
+        ];
+        for change in wrong {
+            let mut changed = table.clone();
+            change(&mut changed);
+            assert!(egress(&changed).is_err(), "{changed:?}");
+        }
     }
 
     /// A port comes once, with a token that cannot be guessed or end a header.

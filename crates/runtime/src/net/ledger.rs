@@ -14,8 +14,16 @@ use crate::kernel::sys;
 /// # Errors
 /// The errno.
 pub fn make(endpoints: usize) -> io::Result<OwnedFd> {
-    let ledger = File::from(sys::memory("endpoints")?);
-    ledger.set_len((endpoints * LEDGER_BYTES) as u64)?;
+    sized("endpoints", (endpoints * LEDGER_BYTES) as u64)
+}
+
+/// A file in memory whose size nobody can change.
+///
+/// # Errors
+/// The errno.
+pub fn sized(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let ledger = File::from(sys::memory(name)?);
+    ledger.set_len(bytes)?;
     let seals = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
     // SAFETY: a descriptor of ours and plain numbers.
     let sealed = unsafe { libc::fcntl(ledger.as_raw_fd(), libc::F_ADD_SEALS, seals) };

@@ -228,7 +228,7 @@ async fn set(node: &Node, socket: &AsyncFd<OwnedFd>, turn: u64, id: &str) -> io:
     };
     let (message, listeners) = {
         let net = sandbox.net.borrow();
-        let empty = net.ports.is_empty() && net.endpoints.is_empty();
+        let empty = net.ports.is_empty() && net.endpoints.is_empty() && net.egress.is_none();
         if !net.told || (turn == 0 && empty) {
             node.proxy.waiting.borrow_mut().remove(&turn);
             return Ok(());
@@ -237,12 +237,14 @@ async fn set(node: &Node, socket: &AsyncFd<OwnedFd>, turn: u64, id: &str) -> io:
             .listeners
             .iter()
             .chain(&net.ledger)
+            .chain(net.egress.iter().flat_map(|_| &net.outward))
             .map(OwnedFd::try_clone);
         let message = ToProxy::Set {
             turn,
             sandbox_id: id.to_owned(),
             ports: net.ports.clone(),
             endpoints: net.endpoints.clone(),
+            egress: net.egress.clone(),
         };
         (message, copies.collect::<io::Result<Vec<_>>>()?)
     };

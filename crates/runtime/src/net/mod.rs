@@ -4,11 +4,12 @@
 //! ([`sockets`]), and the word on what may be reached; the keeper holds the namespace and the endpoints' listeners.
 
 mod check;
+pub mod egress;
 mod ledger;
 pub mod link;
 mod sockets;
 
-pub use check::{endpoints as check_endpoints, ports as check_ports};
+pub use check::{egress as check_egress, endpoints as check_endpoints, ports as check_ports};
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
@@ -16,11 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dsec_fault::fault;
+use dsec_proto::egress::{EgressRecord, EgressTable};
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::keeper::Call;
 use dsec_proto::net::{EndpointCount, EndpointSpec, NetSet, NetUsage, PortSpec};
 use dsec_proto::proxy::Refused;
-use dsec_proto::runtime::Empty;
+use dsec_proto::runtime::{Empty, SandboxSpec};
 
 use crate::node::Node;
 use crate::pause;
@@ -46,6 +48,12 @@ pub struct Net {
     connected: Vec<u32>,
     /// What they have done, once it is over.
     last: Vec<EndpointCount>,
+    /// What it may reach.
+    egress: Option<EgressTable>,
+    /// The sockets in which its connections end, and the journal.
+    outward: Vec<OwnedFd>,
+    /// What its network has done, once it is over.
+    last_egress: Option<EgressRecord>,
     inbound: u32,
     /// Keeps it from being idle while somebody is connected.
     busy: Option<OpenStream>,
@@ -67,7 +75,7 @@ impl Net {
     }
 
     fn held(&self) -> i64 {
-        (self.listeners.len() + usize::from(self.ledger.is_some())) as i64
+        (self.listeners.len() + usize::from(self.ledger.is_some()) + self.outward.len()) as i64
     }
 
     /// So many are connected.
@@ -83,19 +91,19 @@ impl Net {
 ///
 /// # Errors
 /// `node_error`.
-pub async fn begin(
-    node: &Rc<Node>,
-    sandbox: &Rc<Sandbox>,
-    endpoints: &[EndpointSpec],
-) -> WireResult<()> {
-    have_listeners(node, sandbox, endpoints.len()).await?;
+pub async fn begin(node: &Rc<Node>, sandbox: &Rc<Sandbox>, spec: &SandboxSpec) -> WireResult<()> {
+    have_listeners(node, sandbox, spec.endpoints.len()).await?;
+    if spec.egress.is_some() {
+        egress::have(node, sandbox).await?;
+    }
     let mut net = sandbox.net.borrow_mut();
     if net.told {
         return Ok(());
     }
     net.told = true;
-    net.endpoints = endpoints.to_vec();
-    if !endpoints.is_empty() {
+    net.endpoints.clone_from(&spec.endpoints);
+    net.egress.clone_from(&spec.egress);
+    if !spec.endpoints.is_empty() || spec.egress.is_some() {
         node.proxy.say(Said::Set {
             turn: 0,
             sandbox_id: sandbox.id.clone(),
@@ -111,8 +119,12 @@ pub async fn begin(
 pub async fn set(node: &Rc<Node>, asked: NetSet) -> WireResult<Empty> {
     check_ports(&asked.ports)?;
     check_endpoints(&asked.endpoints)?;
+    asked.egress.as_ref().map_or(Ok(()), check_egress)?;
     let sandbox = node.live(&asked.sandbox_id)?;
     have_listeners(node, &sandbox, asked.endpoints.len()).await?;
+    if asked.egress.is_some() {
+        egress::have(node, &sandbox).await?;
+    }
     {
         let mut net = sandbox.net.borrow_mut();
         if asked.endpoints.len() != net.listeners.len() {
@@ -121,9 +133,16 @@ pub async fn set(node: &Rc<Node>, asked: NetSet) -> WireResult<Empty> {
                     .with("field", "endpoints"),
             );
         }
+        if asked.egress.is_none() && !net.outward.is_empty() {
+            return Err(WireError::invalid(
+                "a sandbox that has had a network keeps a table, be it one that allows nothing",
+            )
+            .with("field", "egress"));
+        }
         net.told = true;
         net.ports = asked.ports;
         net.endpoints = asked.endpoints;
+        net.egress = asked.egress;
     }
     fault!("runtime.expose.noted");
     node.proxy.apply(&sandbox.id, PATIENCE).await?;
@@ -145,6 +164,7 @@ pub async fn usage(node: &Node, sandbox_id: &str) -> WireResult<NetUsage> {
     Ok(NetUsage {
         inbound: net.inbound,
         endpoints: net.done()?,
+        egress: egress::count(&net)?,
     })
 }
 
@@ -157,8 +177,10 @@ pub fn told(node: &Node) -> Empty {
 /// The sandbox is being ended: everything is cut and let go, but for the ledger. The keeper lets go with the sandbox.
 pub fn over(node: &Node, sandbox: &Sandbox) {
     let net = sandbox.net.take();
-    node.proxy.holds(-(net.listeners.len() as i64));
-    if !net.ports.is_empty() || !net.endpoints.is_empty() || net.inbound > 0 {
+    node.proxy
+        .holds(-((net.listeners.len() + net.outward.len().saturating_sub(1)) as i64));
+    if !net.ports.is_empty() || !net.endpoints.is_empty() || net.egress.is_some() || net.inbound > 0
+    {
         node.proxy.say(Said::Drop {
             sandbox_id: sandbox.id.clone(),
         });
@@ -166,6 +188,8 @@ pub fn over(node: &Node, sandbox: &Sandbox) {
     let mut last = sandbox.net.borrow_mut();
     last.endpoints = net.endpoints;
     last.ledger = net.ledger;
+    // Of the sockets none stays, the journal is the last of them.
+    last.outward = net.outward.into_iter().rev().take(1).collect();
 }
 
 /// What its endpoints have done in all, now that nothing of the sandbox lives any more.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -10,11 +10,19 @@ use dsec_proto::proxy::Refused;
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
+use crate::kernel::netlink;
 use crate::kernel::sys::{check, owned};
 
 /// Endpoint N has the address 127.77.0.N.
 const PREFIX: [u8; 3] = [127, 77, 0];
 const PORT: u16 = 80;
+/// Where all other connections of a sandbox with a network end, at its loopback addresses. Above the ports that the kernel
+/// chooses; a program cannot have this one.
+const EGRESS_PORT: u16 = 61953;
+const LOOPBACK: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+];
 const BACKLOG: libc::c_int = 512;
 /// A program that does not accept is given up.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -49,6 +57,31 @@ fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
 /// The errno.
 pub fn listeners(namespace: &OwnedFd, count: u8) -> io::Result<Vec<OwnedFd>> {
     inside(namespace, || (1..=count).map(listener).collect())
+}
+
+/// Leads everything that a sandbox sends to the node: the listeners of TCP and the sockets of the resolver, each for IPv4
+/// and IPv6. May be repeated, once the former sockets are gone.
+///
+/// # Errors
+/// The errno.
+pub fn egress(namespace: &OwnedFd) -> io::Result<Vec<OwnedFd>> {
+    inside(namespace, || {
+        let mut sockets: Vec<OwnedFd> = Vec::new();
+        for address in LOOPBACK {
+            let listener = TcpListener::bind((address, EGRESS_PORT))?;
+            // SAFETY: a descriptor of ours and a plain number.
+            check(libc::c_long::from(unsafe {
+                libc::listen(listener.as_raw_fd(), BACKLOG)
+            }))?;
+            sockets.push(listener.into());
+        }
+        for address in LOOPBACK {
+            sockets.push(UdpSocket::bind((address, EGRESS_PORT))?.into());
+        }
+        netlink::redirect_to(EGRESS_PORT)?;
+        netlink::route_all_to_loopback()?;
+        Ok(sockets)
+    })
 }
 
 fn listener(number: u8) -> io::Result<OwnedFd> {
@@ -107,4 +140,85 @@ pub async fn connect(four: OwnedFd, six: OwnedFd, port: u16) -> Result<OwnedFd, 
         }
     }
     Err(Refused::Nobody)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::namespaces::Network;
+    use std::net::TcpStream;
+
+    fn dialled(stream: &TcpStream, level: libc::c_int) -> Option<Vec<u8>> {
+        let mut address = [0u8; 28];
+        let mut length = address.len() as libc::socklen_t;
+        // SAFETY: a place with its size; 80 is SO_ORIGINAL_DST of both families.
+        let got = unsafe {
+            libc::getsockopt(
+                stream.as_raw_fd(),
+                level,
+                80,
+                address.as_mut_ptr().cast(),
+                &mut length,
+            )
+        };
+        (got == 0).then(|| address[2..24].to_vec())
+    }
+
+    /// In a namespace with nothing but `lo`, a connection to any address of either family arrives at the node's listeners,
+    /// which learn what was dialled; a question to any name server arrives at the resolver's socket and its answer comes
+    /// from whom was asked; loopback and all other ports are the program's own. Made twice it is the same.
+    #[test]
+    fn everything_ends_at_the_node() {
+        // SAFETY: a plain call.
+        if unsafe { libc::geteuid() } != 0 {
+            return;
+        }
+        let network = Network::new().expect("root makes a network namespace");
+        drop(egress(&network.namespace).expect("is made"));
+        let mut held = egress(&network.namespace).expect("is made again");
+        let (_, udp4) = (held.pop(), held.remove(2));
+        let listeners: Vec<_> = held.into_iter().map(TcpListener::from).collect();
+        inside(&network.namespace, || {
+            let four = TcpStream::connect(("203.0.113.9", 443))?;
+            let (accepted, _) = listeners[0].accept()?;
+            let seen = dialled(&accepted, libc::SOL_IP).expect("is known");
+            assert_eq!(seen[..6], [1, 187, 203, 0, 113, 9]);
+            drop(four);
+            let six: Ipv6Addr = "2001:db8::9".parse().expect("is an address");
+            let _six = TcpStream::connect((six, 80))?;
+            let (accepted, _) = listeners[1].accept()?;
+            let seen = dialled(&accepted, libc::SOL_IPV6).expect("is known");
+            assert_eq!(
+                (&seen[..2], &seen[6..22]),
+                (&[0, 80][..], &six.octets()[..])
+            );
+
+            let resolver = UdpSocket::from(udp4);
+            let asking = UdpSocket::bind(("0.0.0.0", 0))?;
+            asking.connect(("198.51.100.53", 53))?;
+            asking.send(b"?")?;
+            let mut byte = [0];
+            let (_, from) = resolver.recv_from(&mut byte)?;
+            resolver.send_to(b"!", from)?;
+            asking.set_read_timeout(Some(Duration::from_secs(5)))?;
+            assert_eq!((asking.recv(&mut byte)?, byte), (1, *b"!"));
+            let other = UdpSocket::bind(("0.0.0.0", 0))?;
+            other.connect(("198.51.100.53", 443))?;
+            other.send(b"?")?;
+            other.set_read_timeout(Some(Duration::from_secs(5)))?;
+            let refused = other.recv(&mut byte).expect_err("nobody is there");
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+
+            let own = TcpListener::bind(("0.0.0.0", 443))?;
+            let _near = TcpStream::connect(("127.0.0.1", 443))?;
+            own.accept()?;
+            let direct = TcpStream::connect(("127.0.0.1", EGRESS_PORT))?;
+            let (accepted, _) = listeners[0].accept()?;
+            let seen = dialled(&accepted, libc::SOL_IP).unwrap_or_default();
+            assert!(seen.is_empty() || seen[2] == 127, "{seen:?}");
+            drop(direct);
+            Ok(())
+        })
+        .expect("all of it works");
+    }
 }

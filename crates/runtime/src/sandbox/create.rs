@@ -18,7 +18,7 @@ use crate::node::Node;
 use crate::plans::{self, Entry, InitParts};
 use crate::slot::Slot;
 use crate::store::{self, Root, RootSpec};
-use crate::tag::{endpoints_object, sandbox_object, SandboxTag, Tag};
+use crate::tag::{egress_object, endpoints_object, sandbox_object, SandboxTag, Tag};
 use crate::{check, disks, exec, groups, jobs, net};
 
 /// The first leaf that a slot does not have ready, see `SlotGroups::make`.
@@ -42,7 +42,7 @@ pub async fn create(node: &Rc<Node>, spec: SandboxSpec) -> WireResult<SandboxSta
     if let Some(from) = &spec.from_disk {
         disks::check_kept(node, from, &digests(&spec.layers))?;
     }
-    node.has_descriptors(8)?;
+    node.has_descriptors(8 + net::egress::descriptors(&spec))?;
     let slot = node.slots.take().await?;
     if let Some(sandbox) = known(node) {
         // The same request came twice, and the other one was first.
@@ -113,7 +113,7 @@ async fn existing(
 }
 
 async fn begin_net(node: &Rc<Node>, sandbox: &Rc<Sandbox>, spec: &SandboxSpec) -> WireResult<()> {
-    if let Err(error) = net::begin(node, sandbox, &spec.endpoints).await {
+    if let Err(error) = net::begin(node, sandbox, spec).await {
         // One that is being ended meanwhile has its own end.
         if sandbox.gone().is_none() {
             undo(node, sandbox).await;
@@ -149,6 +149,7 @@ fn tag(spec: &SandboxSpec, slot: &Slot) -> SandboxTag {
         keep_ns: None,
         disk_used: None,
         endpoints: spec.endpoints.len() as u8,
+        egress: spec.egress.is_some(),
     }
 }
 
@@ -193,7 +194,10 @@ async fn build(
         return Err(error);
     }
     fault!("runtime.create.spawned");
-    node.slots.lend(slot);
+    // A namespace that has had a network is nobody's after this one.
+    if spec.egress.is_none() {
+        node.slots.lend(slot);
+    }
     sandbox.enter(Phase::Running);
     sandbox.arm(node);
     jobs::joined(node, sandbox);
@@ -362,7 +366,11 @@ pub fn entry(files: &groups::Entry, parcel: &mut Parcel) -> Entry {
 /// Removes a sandbox whose main process could not begin, as if it had never been.
 async fn undo(node: &Rc<Node>, sandbox: &Rc<Sandbox>) {
     super::end::end_quietly(node, sandbox).await;
-    let objects = vec![endpoints_object(&sandbox.id), sandbox_object(&sandbox.id)];
+    let objects = vec![
+        endpoints_object(&sandbox.id),
+        egress_object(&sandbox.id),
+        sandbox_object(&sandbox.id),
+    ];
     node.keeper.ack(objects).await;
 }
 

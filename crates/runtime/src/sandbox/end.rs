@@ -15,7 +15,9 @@ use super::create::delete_volume;
 use super::{Phase, Sandbox};
 use crate::kernel::{poll, sys};
 use crate::node::{Node, COUNTED};
-use crate::tag::{cancelled_object, endpoints_object, exec_object, sandbox_object, stdin_object};
+use crate::tag::{
+    cancelled_object, egress_object, endpoints_object, exec_object, sandbox_object, stdin_object,
+};
 use crate::{check, disks, exec, net, output, pause, timers::Timer};
 
 /// How long a caller waits for the death of what was killed. The kernel lets a process in an uninterruptible wait live on;
@@ -182,6 +184,7 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
         .await;
     fault!("runtime.stop.emptied");
     let endpoints = net::settle(node, sandbox).await;
+    let egress = net::egress::settle(node, sandbox).await;
     let ended = sandbox.init_over.get().unwrap_or_else(sys::boottime);
     let execs = sandbox.execs(node);
     for exec in &execs {
@@ -213,6 +216,7 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
         },
         kept_until: kept.map(sys::unix_time),
         endpoints,
+        egress,
     }
 }
 
@@ -276,6 +280,7 @@ pub async fn forget(node: &Rc<Node>, sandbox_ids: &[String]) -> WireResult<()> {
             node.cancelled.borrow_mut().remove(&pair);
         }
         objects.push(endpoints_object(&sandbox.id));
+        objects.push(egress_object(&sandbox.id));
         // The init goes last: a successor that still finds it knows that the rest may be there too.
         node.keeper.ack(objects).await;
         fault!("runtime.stop.forgetting");

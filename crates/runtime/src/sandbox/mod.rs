@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use dsec_proto::keeper::Call;
 use dsec_proto::runtime::{SandboxEnd, SandboxStarted, SandboxState, Usage};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Mutex, Notify, Semaphore};
 
 use crate::exec::Exec;
 use crate::groups::{Leaf, SlotGroups, WarmLeaf};
@@ -75,6 +75,8 @@ pub struct Sandbox {
     leaves: RefCell<Leaves>,
     /// Exposed ports and endpoints.
     pub net: RefCell<Net>,
+    /// Held while its network is made.
+    pub making_network: Mutex<()>,
 }
 
 /// The leaves of a sandbox.
@@ -119,6 +121,7 @@ impl Sandbox {
                 known: HashMap::new(),
             }),
             net: RefCell::default(),
+            making_network: Mutex::default(),
         })
     }
 

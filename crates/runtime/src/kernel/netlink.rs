@@ -1,0 +1,282 @@
+//! Netlink messages, and what is asked of the kernel with them: a route of everything to `lo`, and the rules by which
+//! connections end in the node's own listeners.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use super::sys::{check, owned};
+
+const ROUTE: libc::c_int = libc::NETLINK_ROUTE;
+const NETFILTER: libc::c_int = libc::NETLINK_NETFILTER;
+const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
+const ACK: u16 = libc::NLM_F_ACK as u16;
+const CREATE: u16 = libc::NLM_F_CREATE as u16;
+const REPLACE: u16 = libc::NLM_F_REPLACE as u16;
+const APPEND: u16 = libc::NLM_F_APPEND as u16;
+const NESTED: u16 = 1 << 15;
+const TABLES: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
+const NEW_TABLE: u16 = TABLES;
+const DELETE_TABLE: u16 = TABLES | 2;
+const NEW_CHAIN: u16 = TABLES | 3;
+const NEW_RULE: u16 = TABLES | 6;
+const BATCH_BEGIN: u16 = 16;
+const BATCH_END: u16 = 17;
+const INET: u8 = 1;
+
+/// Bytes of messages, one after the other.
+#[derive(Default)]
+struct Bytes(Vec<u8>);
+
+impl Bytes {
+    /// A message: header, then what `fill` puts behind it.
+    fn message(&mut self, kind: u16, flags: u16, number: u32, fill: impl FnOnce(&mut Self)) {
+        let at = self.0.len();
+        self.0.extend([0; 4]);
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(flags.to_ne_bytes());
+        self.0.extend(number.to_ne_bytes());
+        self.0.extend([0; 4]);
+        fill(self);
+        let length = (self.0.len() - at) as u32;
+        self.0[at..at + 4].copy_from_slice(&length.to_ne_bytes());
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        let length = self.0.len().next_multiple_of(4);
+        self.0.resize(length, 0);
+    }
+
+    /// An attribute with these bytes.
+    fn attribute(&mut self, kind: u16, value: &[u8]) {
+        self.0.extend((4 + value.len() as u16).to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.pad();
+    }
+
+    /// An attribute of attributes.
+    fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+        let at = self.0.len();
+        self.0.extend([0; 2]);
+        self.0.extend((kind | NESTED).to_ne_bytes());
+        fill(self);
+        let length = (self.0.len() - at) as u16;
+        self.0[at..at + 2].copy_from_slice(&length.to_ne_bytes());
+    }
+
+    fn number(&mut self, kind: u16, value: u32) {
+        self.attribute(kind, &value.to_be_bytes());
+    }
+
+    fn text(&mut self, kind: u16, value: &str) {
+        let mut bytes = value.as_bytes().to_vec();
+        bytes.push(0);
+        self.attribute(kind, &bytes);
+    }
+
+    /// The head of every message of nftables.
+    fn netfilter(&mut self, family: u8, resource: u16) {
+        self.0.extend([family, 0]);
+        self.0.extend(resource.to_be_bytes());
+    }
+
+    /// An expression of a rule: its name and its own attributes.
+    fn expression(&mut self, name: &str, fill: impl FnOnce(&mut Self)) {
+        self.nested(1, |bytes| {
+            bytes.text(1, name);
+            bytes.nested(2, fill);
+        });
+    }
+
+    /// Loads something about the packet: 15 the network's family, 16 the transport's protocol.
+    fn meta(&mut self, key: u32) {
+        self.expression("meta", |bytes| {
+            bytes.number(2, key);
+            bytes.number(1, 1);
+        });
+    }
+
+    /// Loads bytes of the packet: base 1 is its network header, 2 its transport's.
+    fn payload(&mut self, base: u32, offset: u32, length: u32) {
+        self.expression("payload", |bytes| {
+            bytes.number(1, 1);
+            bytes.number(2, base);
+            bytes.number(3, offset);
+            bytes.number(4, length);
+        });
+    }
+
+    /// Goes on only when what is loaded is this.
+    fn equals(&mut self, value: &[u8]) {
+        self.expression("cmp", |bytes| {
+            bytes.number(1, 1);
+            bytes.number(2, 0);
+            bytes.nested(3, |bytes| bytes.attribute(1, value));
+        });
+    }
+
+    fn accept(&mut self) {
+        self.expression("immediate", |bytes| {
+            bytes.number(1, 0);
+            bytes.nested(2, |bytes| bytes.nested(2, |bytes| bytes.number(1, 1)));
+        });
+    }
+
+    /// To a port of the loopback address.
+    fn redirect(&mut self, port: u16) {
+        self.expression("immediate", |bytes| {
+            bytes.number(1, 1);
+            bytes.nested(2, |bytes| bytes.attribute(1, &port.to_be_bytes()));
+        });
+        self.expression("redir", |bytes| {
+            bytes.number(1, 1);
+            bytes.number(3, 2);
+        });
+    }
+
+    fn rule(&mut self, number: u32, flags: u16, fill: impl FnOnce(&mut Self)) {
+        self.message(
+            NEW_RULE,
+            REQUEST | CREATE | APPEND | flags,
+            number,
+            |bytes| {
+                bytes.netfilter(INET, 0);
+                bytes.text(1, "dsec");
+                bytes.text(2, "out");
+                bytes.nested(4, fill);
+            },
+        );
+    }
+}
+
+/// Sends messages and waits for the answers to those that ask for one.
+fn send(protocol: libc::c_int, messages: &[u8], answers: usize) -> io::Result<()> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: plain numbers.
+    let socket = owned(libc::c_long::from(unsafe {
+        libc::socket(libc::AF_NETLINK, kind, protocol)
+    }))?;
+    let fd = socket.as_raw_fd();
+    // SAFETY: a buffer with its own length.
+    check(unsafe { libc::send(fd, messages.as_ptr().cast(), messages.len(), 0) } as libc::c_long)?;
+    let mut left = answers;
+    while left > 0 {
+        let mut buffer = [0u8; 8192];
+        // SAFETY: as above. The kernel has answered when `send` returns, so that this never waits.
+        let count = unsafe {
+            libc::recv(
+                fd,
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                libc::MSG_DONTWAIT,
+            )
+        };
+        let count = check(count as libc::c_long)? as usize;
+        left = left.saturating_sub(outcomes(&buffer[..count])?);
+    }
+    Ok(())
+}
+
+/// How many answers are in this; the error of the first that is one.
+fn outcomes(mut bytes: &[u8]) -> io::Result<usize> {
+    let mut found = 0;
+    while bytes.len() >= 20 {
+        let long = |at: usize| {
+            let bytes = bytes[at..at + 4].try_into().unwrap_or_default();
+            u32::from_ne_bytes(bytes)
+        };
+        let length = long(0) as usize;
+        if u16::from_ne_bytes([bytes[4], bytes[5]]) == libc::NLMSG_ERROR as u16 {
+            match long(16) as i32 {
+                0 => found += 1,
+                errno => return Err(io::Error::from_raw_os_error(-errno)),
+            }
+        }
+        let next = length.max(16).next_multiple_of(4);
+        bytes = bytes.get(next..).unwrap_or_default();
+    }
+    Ok(found)
+}
+
+/// Routes every address of both families to `lo`, in the calling thread's network namespace. May be repeated.
+///
+/// # Errors
+/// The errno.
+pub fn route_all_to_loopback() -> io::Result<()> {
+    let loopback = 1u32;
+    let mut bytes = Bytes::default();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let flags = REQUEST | ACK | CREATE | REPLACE;
+        bytes.message(libc::RTM_NEWROUTE, flags, 1, |bytes| {
+            let scope = if family == libc::AF_INET {
+                libc::RT_SCOPE_HOST
+            } else {
+                libc::RT_SCOPE_UNIVERSE
+            };
+            let table = libc::RT_TABLE_MAIN;
+            bytes.0.extend([family as u8, 0, 0, 0]);
+            bytes
+                .0
+                .extend([table, libc::RTPROT_STATIC, scope, libc::RTN_LOCAL]);
+            bytes.0.extend([0; 4]);
+            bytes.attribute(libc::RTA_OIF, &loopback.to_ne_bytes());
+        });
+    }
+    send(ROUTE, &bytes.0, 2)
+}
+
+/// Lets every TCP connection that is not to the loopback address end at this port of it, and every datagram to port 53
+/// too, in the calling thread's network namespace. All at once, and in place of what was there.
+///
+/// # Errors
+/// The errno.
+pub fn redirect_to(port: u16) -> io::Result<()> {
+    let mut bytes = Bytes::default();
+    let table = |bytes: &mut Bytes| {
+        bytes.netfilter(INET, 0);
+        bytes.text(1, "dsec");
+    };
+    let framed = |bytes: &mut Bytes| bytes.netfilter(0, libc::NFNL_SUBSYS_NFTABLES as u16);
+    bytes.message(BATCH_BEGIN, REQUEST, 0, framed);
+    bytes.message(NEW_TABLE, REQUEST | CREATE, 1, table);
+    bytes.message(DELETE_TABLE, REQUEST, 2, table);
+    bytes.message(NEW_TABLE, REQUEST | CREATE, 3, table);
+    bytes.message(NEW_CHAIN, REQUEST | CREATE, 4, |bytes| {
+        table(bytes);
+        bytes.text(3, "out");
+        bytes.text(7, "nat");
+        bytes.nested(4, |bytes| {
+            bytes.number(1, libc::NF_INET_LOCAL_OUT as u32);
+            bytes.number(2, (-100i32) as u32);
+        });
+    });
+    bytes.rule(5, 0, |bytes| {
+        bytes.meta(15);
+        bytes.equals(&[libc::NFPROTO_IPV4 as u8]);
+        bytes.payload(1, 16, 1);
+        bytes.equals(&[127]);
+        bytes.accept();
+    });
+    bytes.rule(6, 0, |bytes| {
+        bytes.meta(15);
+        bytes.equals(&[libc::NFPROTO_IPV6 as u8]);
+        bytes.payload(1, 24, 16);
+        bytes.equals(&std::net::Ipv6Addr::LOCALHOST.octets());
+        bytes.accept();
+    });
+    bytes.rule(7, 0, |bytes| {
+        bytes.meta(16);
+        bytes.equals(&[libc::IPPROTO_UDP as u8]);
+        bytes.payload(2, 2, 2);
+        bytes.equals(&53u16.to_be_bytes());
+        bytes.redirect(port);
+    });
+    bytes.rule(8, ACK, |bytes| {
+        bytes.meta(16);
+        bytes.equals(&[libc::IPPROTO_TCP as u8]);
+        bytes.redirect(port);
+    });
+    bytes.message(BATCH_END, REQUEST, 9, framed);
+    send(NETFILTER, &bytes.0, 1)
+}

@@ -1,0 +1,177 @@
+"""The far side of a network, in a namespace of a test's own: a name server, and servers of HTTP and TLS on its
+addresses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+__all__ = ["FarSide", "far_side"]
+
+_HEAD = struct.Struct("!6H")
+
+
+class FarSide:
+    """Where it is: ``near`` is the node's address on the link, ``addresses`` are the servers', ``resolver`` the
+    first.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.name = f"far{secrets.token_hex(3)}"
+        self.range = f"10.{number}.0.0/24"
+        self.near = f"10.{number}.0.1"
+        self.addresses = [f"10.{number}.0.{each}" for each in (2, 3, 4)]
+        self.resolver = self.addresses[0]
+
+    def settings(self, more: str = "") -> str:
+        """Of a node whose sandboxes may reach it."""
+        allowed = json.dumps([f"{each}/32" for each in self.addresses])
+        return f'[network]\nresolvers = ["{self.resolver}"]\nallowed_ranges = {allowed}\n{more}'
+
+
+def _run(*argv: str) -> None:
+    subprocess.run(argv, check=True, capture_output=True)
+
+
+@contextlib.contextmanager
+def far_side(names: dict[str, list[str]], certificate: Path | None = None) -> Iterator[FarSide]:
+    """A namespace behind a link. ``names``: what its name server says; ``@0`` stands for its first address,
+    ``=NAME`` leads to another name.
+    """
+    made = FarSide(64 + secrets.randbelow(128))
+    _run("ip", "netns", "add", made.name)
+    try:
+        _run("ip", "link", "add", made.name, "type", "veth", "peer", "name", "far", "netns", made.name)
+        _run("ip", "addr", "add", f"{made.near}/24", "dev", made.name)
+        _run("ip", "link", "set", made.name, "up")
+        for address in made.addresses:
+            _run("ip", "-n", made.name, "addr", "add", f"{address}/24", "dev", "far")
+        _run("ip", "-n", made.name, "link", "set", "far", "up")
+        _run("ip", "-n", made.name, "link", "set", "lo", "up")
+        told = {name: [_address(made, each) for each in said] for name, said in names.items()}
+        argv = ["ip", "netns", "exec", made.name, sys.executable, __file__, json.dumps(told), *made.addresses]
+        if certificate is not None:
+            argv += ["--certificate", str(certificate)]
+        server = subprocess.Popen(argv, stdout=subprocess.PIPE)
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == b"ready\n"
+            yield made
+        finally:
+            server.kill()
+            server.wait()
+            if server.stdout is not None:
+                server.stdout.close()
+    finally:
+        _run("ip", "netns", "del", made.name)
+
+
+def _address(made: FarSide, text: str) -> str:
+    return made.addresses[int(text[1:])] if text.startswith("@") else text
+
+
+class _Names(asyncio.DatagramProtocol):
+    """Answers A and AAAA as it is told; of other types that there is nothing."""
+
+    def __init__(self, names: dict[str, list[str]]) -> None:
+        self._names = names
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.DatagramTransport, transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        ident, *_ = _HEAD.unpack_from(data)
+        labels, at = [], _HEAD.size
+        while data[at]:
+            labels.append(data[at + 1 : at + 1 + data[at]].decode())
+            at += 1 + data[at]
+        kind = int.from_bytes(data[at + 1 : at + 3], "big")
+        name = ".".join(labels).lower()
+        question = data[_HEAD.size : at + 5]
+        records = list(self._records(name, kind))
+        code = 0 if name in self._names else 3
+        head = _HEAD.pack(ident, 0x8180 | code, 1, len(records), 0, 0)
+        self._transport.sendto(head + question + b"".join(records), addr)
+
+    def _records(self, name: str, kind: int) -> Iterator[bytes]:
+        for said in self._names.get(name, []):
+            if said.startswith("="):
+                yield _record(name, 5, _wire(said[1:]))
+                yield from self._records(said[1:], kind)
+            elif kind == (28 if ":" in said else 1):
+                family = socket.AF_INET6 if ":" in said else socket.AF_INET
+                yield _record(name, kind, socket.inet_pton(family, said))
+
+
+def _wire(name: str) -> bytes:
+    return b"".join(bytes([len(each)]) + each.encode() for each in name.split(".")) + b"\0"
+
+
+def _record(name: str, kind: int, data: bytes) -> bytes:
+    return _wire(name) + struct.pack("!HHIH", kind, 1, 60, len(data)) + data
+
+
+async def _http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Says which host was asked for at which address, for each request of a connection; ``/bytes/N`` sends N
+    bytes.
+    """
+    try:
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            host = next((line[5:].strip() for line in head.split("\r\n") if line.lower().startswith("host:")), "-")
+            path = head.split(" ")[1]
+            body = f"{host} {writer.get_extra_info('sockname')[0]}".encode()
+            if path.startswith("/bytes/"):
+                body = bytes(int(path[7:]))
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    finally:
+        writer.close()
+
+
+async def _banner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Speaks first, then echoes to the end of what it is told."""
+    writer.write(b"hello\n")
+    while part := await reader.read(65536):
+        writer.write(part)
+        await writer.drain()
+    writer.write(b"bye\n")
+    writer.close()
+
+
+async def _main(names: dict[str, list[str]], addresses: list[str], certificate: str | None) -> None:
+    loop = asyncio.get_running_loop()
+    await loop.create_datagram_endpoint(lambda: _Names(names), local_addr=(addresses[0], 53))
+    for address in addresses:
+        await asyncio.start_server(_http, address, 80)
+        await asyncio.start_server(_banner, address, 2525)
+        if certificate is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(certificate)
+            await asyncio.start_server(_http, address, 443, ssl=tls)
+    os.write(1, b"ready\n")
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", type=json.loads)
+    parser.add_argument("addresses", nargs="+")
+    parser.add_argument("--certificate")
+    given = parser.parse_args()
+    asyncio.run(_main(given.names, given.addresses, given.certificate))
