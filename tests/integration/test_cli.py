@@ -60,7 +60,7 @@ def test_run_exit_codes(node: RunningNode, words: list[str], code: int) -> None:
         ["--cpus", "nan", IMAGE, "true"],
         ["-m", "900t", IMAGE, "true"],
         ["-u", "nobody-such", IMAGE, "true"],
-        ["--network", "open", IMAGE, "true"],
+        ["--network", "no-such-group", IMAGE, "true"],
         ["--name", "a b", IMAGE, "true"],
         ["--lifetime", "99999d", IMAGE, "true"],
     ],
