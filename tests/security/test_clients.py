@@ -237,7 +237,7 @@ async def test_creates_are_checked(node: RunningNode, raw: Raw, client: dsec.DSe
         "shm_mib": [-1, 1e12],
         "lifetime_s": [0, -1, 1e300],
         "deadline_s": [1e300],
-        "network": ["host", "bridge", {}],
+        "network": ["host", "bridge", {"domain": 1}, {"no-such-group": True}],
         "profile": ["unconfined", "strict"],
         "backend": ["host"],
         "mounts": [["/:/host"]],
