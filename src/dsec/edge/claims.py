@@ -11,7 +11,7 @@ import structlog
 
 from dsec.edge.claimant import claimant_of
 from dsec.edge.faults import fault
-from dsec.errors import NotFound, StoreError
+from dsec.errors import NotFound, StoreDenied, StoreError
 from dsec.images.copies import Copies
 from dsec.images.store import LayerManifest
 from dsec.images.threads import in_thread
@@ -47,13 +47,20 @@ class Claims:
         fault("edge.pull.claimed")
         return manifest
 
-    async def kept_by(self, digest: str) -> str | None:
-        """A store that has the layer, whole, and keeps it for this node from now on; None when none does."""
+    async def kept_by(self, digest: str, away: set[str]) -> str | None:
+        """A store that has the layer, whole, and keeps it for this node from now on; None when none does.
+
+        Those in ``away`` are not asked; one that does not answer joins them.
+        """
         for name in self._copies.stores(digest):
+            if name in away:
+                continue
             try:
                 if await self._claimed(name, digest):
                     return name
             except (StoreError, NotFound) as error:  # away, or no longer in the settings
+                if not isinstance(error, StoreDenied):  # which may be of this layer alone, and costs no wait
+                    away.add(name)
                 _log.info("a store cannot keep a layer", store=name, digest=digest, error=error.message)
         return None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-__all__ = ["Cached", "Marks", "marks_of", "victims"]
+__all__ = ["Cached", "Marks", "in_order", "marks_of"]
 
 _RESERVE = 2 << 30
 _RESERVED_PART = 20
@@ -45,14 +45,6 @@ def marks_of(*, cache_mib: int | None, cached_bytes: int, free_bytes: int) -> Ma
     return Marks(high=high, low=int(high * _LOW / _HIGH))
 
 
-def victims(layers: Iterable[Cached], cached_bytes: int, low: int) -> list[str]:
-    """Digests of those to evict, the longest unused first, until ``cached_bytes`` would be at ``low`` or below."""
-    chosen: list[str] = []
-    left = cached_bytes
-    for each in sorted(layers, key=lambda one: (one.used_at, one.digest)):
-        if left <= low:
-            break
-        if each.bytes:
-            chosen.append(each.digest)
-            left -= each.bytes
-    return chosen
+def in_order(layers: Iterable[Cached]) -> list[str]:
+    """Digests of those that could leave, the longest unused first; without those of which nothing is here."""
+    return [each.digest for each in sorted(layers, key=lambda one: (one.used_at, one.digest)) if each.bytes]

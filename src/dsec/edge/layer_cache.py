@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from dsec.edge.core import Core
-from dsec.edge.eviction import Cached, Marks, marks_of, victims
+from dsec.edge.eviction import Cached, Marks, in_order, marks_of
 from dsec.edge.faults import fault
 from dsec.edge.node_stores import NodeStores
 from dsec.errors import Conflict, DSecError
@@ -127,14 +127,18 @@ class LayerCache:
             for each, size in sizes.items()
             if each in copies and each not in gone and each != spare and not self._is_needed(each)
         ]
-        left = self.cached_bytes - sum(sizes[each] for each in gone)
-        for each in victims(cached, left, low):
+        self.cached_bytes -= sum(sizes[each] for each in gone)
+        # What counts is what went: layers of a store that is away stay, and those of another go in their place.
+        away: set[str] = set()
+        for each in in_order(cached):
+            if self.cached_bytes <= low:
+                break
             try:
-                if await self._evicted(each):
+                if await self._evicted(each, away):
                     gone.append(each)
+                    self.cached_bytes -= sizes[each]
             except DSecError as error:
                 _log.warning("a layer could not be evicted", digest=each, error=error.message)
-        self.cached_bytes -= sum(sizes[each] for each in gone)
         if self.cached_bytes > low:
             _log.info("layers take more than they may", bytes=self.cached_bytes, low=low)
         return gone
@@ -146,7 +150,7 @@ class LayerCache:
                 return False
             if self._is_needed(digest):
                 raise Conflict(f"layer {digest} is in use", digest=digest)
-            if not await self._evicted(digest):
+            if not await self._evicted(digest, set()):
                 raise Conflict(
                     f"layer {digest} stays: it is in use, or no store is known to have it",
                     remedy="Push it first: dsec layer push REF",
@@ -157,12 +161,12 @@ class LayerCache:
     def _is_needed(self, digest: str) -> bool:
         return self._core.uses_layer(digest) or self._images.layers.is_held(digest)
 
-    async def _evicted(self, digest: str) -> bool:
-        turn = self._stores.turn(digest)
-        if turn.locked():
+    async def _evicted(self, digest: str, away: set[str]) -> bool:
+        """Whether the layer went; a store that does not answer joins ``away``, and is not asked again."""
+        if self._stores.turns.taken(digest):
             return False
-        async with turn:
-            if self._is_needed(digest) or await self._stores.claims.kept_by(digest) is None:
+        async with self._stores.turns.of(digest):
+            if self._is_needed(digest) or await self._stores.claims.kept_by(digest, away) is None:
                 return False
             fault("edge.evict.claimed")
             await self._core.backend.call("layer.evict", {"digests": [digest]})

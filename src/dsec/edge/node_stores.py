@@ -12,6 +12,7 @@ import structlog
 
 from dsec.api.types import LayerPushed, StoredTag, StoreInfo
 from dsec.edge.claims import Claims
+from dsec.edge.turns import Turns
 from dsec.edge.wire_layers import wire_environment
 from dsec.errors import CapacityError, Conflict, DSecError, ImageCorrupt, InvalidArgument, NotFound, StoreError
 from dsec.images import Images, LayerEnvironment, LayerTag
@@ -65,14 +66,11 @@ class NodeStores:
         self._images = images
         self._clock = clock
         self._environment = environment
-        self._pulling: dict[str, asyncio.Lock] = {}
+        self.turns = Turns()
+        """Of whoever brings a layer, evicts it, or gives its claims back."""
         self.claims = Claims(config, images.copies, lambda name: self.open(name)[1])
         self.make_room: Callable[[str], Awaitable[bool]] = _no_room
         """Makes room for a layer on a disk that is full; whether there is more now."""
-
-    def turn(self, digest: str) -> asyncio.Lock:
-        """Held by whoever brings a layer, evicts it, or gives its claims back."""
-        return self._pulling.setdefault(digest, asyncio.Lock())
 
     def infos(self) -> list[StoreInfo]:
         """The stores of the configuration, by name."""
@@ -164,7 +162,7 @@ class NodeStores:
             put = layers.adopt_sparse if sparse else layers.adopt
             return await put(target, manifest, name, environment)
 
-        async with self.turn(digest):
+        async with self.turns.of(digest):
             with self._images.holding([digest]):
                 if layers.has(digest):
                     self._images.copies.note(digest, from_store)
@@ -215,7 +213,7 @@ class NodeStores:
         async def put(target: Path, manifest: LayerManifest, sparse: bool) -> None:
             await layers.put_back(target, manifest, sparse=sparse)
 
-        async with self.turn(digest):
+        async with self.turns.of(digest):
             with self._images.holding([digest]):
                 if not layers.missing([digest]):
                     return
@@ -241,11 +239,14 @@ class NodeStores:
     async def let_go(self, digests: Sequence[str]) -> None:
         """These layers have left the node: no store need keep them for it. One that is away is told later.
 
-        A layer that is the node's, or is being pulled again, keeps its claims.
+        A layer that is the node's, or is being pulled again, keeps its claims. Nobody's turn is waited for: that pull
+        may be waiting for the caller to make room. What it leaves without need is given back by ``settle``.
         """
         away: set[str] = set()
         for digest in digests:
-            async with self.turn(digest):
+            if self.turns.taken(digest):
+                continue
+            async with self.turns.of(digest):
                 if not self._images.layers.knows(digest) and not self._images.layers.is_held(digest):
                     await self.claims.given_back(digest, away)
 

@@ -253,9 +253,9 @@ class NodeLayers:
 
     def missing(self, digests: Iterable[str]) -> list[str]:
         """Which of the node's layers are not here, each once."""
-        if self.absent.isdisjoint(digests):
-            return []
         found = [each for each in dict.fromkeys(digests) if each in self.absent]
+        if not found:
+            return []
         self.absent.difference_update([each for each in found if self._store.has(each)])
         return [each for each in found if each in self.absent]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsec.edge.eviction import Cached, marks_of, victims
+from dsec.edge.eviction import Cached, in_order, marks_of
 
 GIB = 1 << 30
 CACHED = st.builds(Cached, digest=st.text("abcdef", min_size=4), bytes=st.integers(0, GIB), used_at=st.floats(0, 1e9))
@@ -31,24 +31,17 @@ def test_marks_always_leave_something_free(cache: int | None, cached: int, free:
 
 
 def test_the_longest_unused_go_first() -> None:
-    """No more than it takes; what has no bytes here never."""
+    """All that could go, in the order of their last uses; what has no bytes here never."""
     layers = [
         Cached(digest=name, bytes=size, used_at=at)
         for name, size, at in (("new", 10, 9.0), ("old", 10, 1.0), ("never", 10, 0.0), ("empty", 0, 0.0))
     ]
-    assert victims(layers, 100, 95) == ["never"]
-    assert victims(layers, 100, 85) == ["never", "old"]
-    assert victims(layers, 100, 100) == []
-    assert victims(layers, 100, 0) == ["never", "old", "new"]
+    assert in_order(layers) == ["never", "old", "new"]
 
 
-@given(layers=st.lists(CACHED, unique_by=lambda one: one.digest), low=st.integers(0, 2 * GIB))
-def test_enough_goes_and_nothing_for_nothing(layers: list[Cached], low: int) -> None:
-    """What stays is below the mark or all that could go went; without the last one it would not have been enough."""
-    total = sum(each.bytes for each in layers)
-    sizes = {each.digest: each.bytes for each in layers}
-    gone = victims(layers, total, low)
-    left = total - sum(sizes[each] for each in gone)
-    assert left <= low or left == 0
-    if gone:
-        assert left + sizes[gone[-1]] > low
+@given(layers=st.lists(CACHED, unique_by=lambda one: one.digest))
+def test_nobody_is_passed_over(layers: list[Cached]) -> None:
+    """Every layer that has bytes here has its place, whatever order they are given in."""
+    order = in_order(layers)
+    assert set(order) == {each.digest for each in layers if each.bytes}
+    assert in_order(reversed(layers)) == order

@@ -121,6 +121,90 @@ async def test_the_longest_unused_leave_a_full_node(shelf: Shelf) -> None:
 
 
 @both
+async def test_a_layer_that_cannot_go_is_replaced_by_the_next(shelf: Shelf) -> None:
+    """The longest unused is lost to its store: the next one goes, and no more than it takes."""
+    tags = [*TAGS, "workspace/w:3"]
+    digests = [shelf.published(tag, seed=seed) for seed, tag in enumerate(tags, 1)]
+    for tag in tags:
+        await shelf.pull(tag)
+        shelf.world.clock.now += 100
+        shelf.edge.core.layers_used[shelf.images.resolve_layer(tag)] = shelf.world.clock.now
+    shelf.store.delete(manifest_name(digests[0]))
+    await shelf.cache.shrink()
+    own = shelf.images.layers.own_bytes()
+    taken = shelf.cache.cached_bytes
+    marks = msgspec.structs.replace(shelf.cache.marks(), high=taken - 1, low=taken - own[digests[1]])
+    shelf.cache.marks = lambda: marks  # type: ignore[method-assign]
+    assert await shelf.cache.shrink() == [digests[1]]
+    assert shelf.cache.cached_bytes == marks.low
+    assert _on_disk(shelf) == {digests[0], digests[2]}
+
+
+@both
+async def test_a_store_that_is_away_is_asked_once_a_round(shelf: Shelf, tmp_path: Path) -> None:
+    """However many layers only it has: none goes, and the next round goes on once it is back."""
+    digests = {shelf.published(tag, seed=seed) for seed, tag in enumerate(TAGS, 1)}
+    for tag in TAGS:
+        await shelf.pull(tag)
+    asked: list[str | None] = []
+    opened = shelf.stores.open
+
+    def counted(name: str | None) -> Any:
+        asked.append(name)
+        return opened(name)
+
+    shelf.stores.open = counted  # type: ignore[method-assign]
+    _shrunk(shelf, 0)
+    (tmp_path / "shelf").rename(tmp_path / "away")
+    assert await shelf.cache.shrink() == []
+    assert asked == ["shelf"]
+    (tmp_path / "away").rename(tmp_path / "shelf")
+    assert set(await shelf.cache.shrink()) == digests
+
+
+@both
+async def test_what_is_shown_of_conflicts_is_brought_back_before(shelf: Shelf) -> None:
+    """Evicted layers are here again when they are looked into."""
+    digests = {shelf.published(tag, seed=seed) for seed, tag in enumerate(TAGS, 1)}
+    for tag in TAGS:
+        await shelf.pull(tag)
+    for each in digests:
+        assert await shelf.cache.evict(each)
+    assert set(shelf.images.layers.missing(each for each in sorted(digests))) == digests
+    checked = await failing(shelf.api.call("POST", "/v1/layers/check", {"layers": list(TAGS)}))
+    assert not isinstance(checked, NotFound)
+    assert _on_disk(shelf) == digests
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("shelf", ["whole"], indirect=True)
+async def test_a_pull_that_wants_room_while_room_is_made(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer is deleted for good and pulled again at once onto a full disk: neither waits for the other for ever."""
+    wanted = shelf.published(TAGS[0])
+    await shelf.pull(TAGS[0])
+    shelf.images.layers._catalogue.remove_tag(TAGS[0])
+    full = asyncio.Event()
+    make_room = shelf.stores.make_room
+
+    async def asking(digest: str) -> bool:
+        full.set()
+        return await make_room(digest)
+
+    shelf.stores.make_room = asking
+    monkeypatch.setattr("os.pwrite", _full_while(lambda: not full.is_set()))
+    gate = shelf.world.runtime.hold("layer.evict")
+    _shrunk(shelf, 0)
+    shrinking = asyncio.create_task(shelf.cache.shrink())
+    await gate.reached.wait()  # it is forgotten, and its claim is to be given back
+    pulling = asyncio.create_task(shelf.pull(TAGS[0]))
+    await full.wait()
+    gate.open()
+    async with asyncio.timeout(30):
+        assert await shrinking == [wanted]
+        await asyncio.gather(pulling, return_exceptions=True)
+
+
+@both
 async def test_what_nothing_needs_goes_first_and_its_claim(shelf: Shelf) -> None:
     """An untagged layer is deleted for good when room is wanted."""
     digest = shelf.published(TAGS[0])
