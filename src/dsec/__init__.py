@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dsec.api.network import Network, NetworkEvent, NetworkEvents, NetworkInfo, NetworkRule
+from dsec.api.snapshots import SnapshotInfo
 from dsec.api.types import (
     Ended,
     Endpoint,
@@ -101,6 +102,7 @@ if TYPE_CHECKING:
     )
     from dsec.client.sandbox import PIPE, Sandbox
     from dsec.client.session import Session
+    from dsec.client.snapshots import Snapshot
     from dsec.client.transfers import Transferred
 
 __all__ = [
@@ -179,6 +181,8 @@ __all__ = [
     "SandboxInfo",
     "SandboxState",
     "Session",
+    "Snapshot",
+    "SnapshotInfo",
     "Status",
     "Stderr",
     "Stdout",
@@ -213,6 +217,7 @@ _CLIENT = {
     "Sandbox": "dsec.client.sandbox",
     "SandboxArgs": "dsec.client.args",
     "Session": "dsec.client.session",
+    "Snapshot": "dsec.client.snapshots",
     "Stderr": "dsec.client.results",
     "Stdout": "dsec.client.results",
     "Stopped": "dsec.client.results",

@@ -169,6 +169,32 @@ async def _read_from(client: dsec.DSecClient, tag: str) -> None:
         assert (await sandbox.read("/work/file")).startswith(DATA)
 
 
+async def snapshot(client: dsec.DSecClient, sandbox_id: str, key: str) -> None:
+    """A snapshot is taken once, has all that was written before it, and its sandbox goes on."""
+    sandbox = client.attach(sandbox_id)
+    await sandbox.write(f"/srv/{key}", DATA)
+    taken = await sandbox.snapshot(key=key)
+    await sandbox.write(f"/srv/{key}", b"later")
+    assert (await sandbox.snapshot(key=key)).id == taken.id
+    async with client.sandbox(taken.args) as copy:
+        assert await copy.read(f"/srv/{key}") == DATA
+    assert (await sandbox.info()).state == "running"
+    await client.snapshots.remove(taken.id)
+
+
+async def unsnap(client: dsec.DSecClient, sandbox_id: str, key: str) -> None:
+    """A snapshot that was removed is gone, and nothing begins with it any more."""
+    taken = await client.attach(sandbox_id).snapshot(key=key)
+    await client.snapshots.remove(taken.id)
+    assert (await client.snapshots.get(taken.id)).info.state == "removed"
+    assert taken.id not in [each.id for each in await client.snapshots.list()]
+    try:
+        await client.sandbox(taken.args)
+    except dsec.NotFound:
+        return
+    raise AssertionError("a sandbox began with a snapshot that was removed")
+
+
 OPERATIONS: dict[str, Callable[[dsec.DSecClient, str, str], Awaitable[None]]] = {
     "create": create,
     "exec": execute,
@@ -181,6 +207,8 @@ OPERATIONS: dict[str, Callable[[dsec.DSecClient, str, str], Awaitable[None]]] = 
     "interrupt": interrupt,
     "pull": pull,
     "evict": evict,
+    "snapshot": snapshot,
+    "unsnap": unsnap,
 }
 
 

@@ -24,4 +24,5 @@ pub mod runtime;
 mod sandbox;
 pub mod session;
 pub mod shared;
+pub mod snapshots;
 mod tool;

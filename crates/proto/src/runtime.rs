@@ -138,6 +138,12 @@ pub enum RuntimeEvent {
         /// Whose it was.
         sandbox_id: String,
     },
+    /// A snapshot is kept no more.
+    #[serde(rename = "snapshot.removed")]
+    SnapshotRemoved {
+        /// Which.
+        snapshot_id: String,
+    },
 }
 
 /// Answer to `stats`.

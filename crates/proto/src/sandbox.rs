@@ -42,6 +42,9 @@ pub struct SandboxSpec {
     /// It begins with a copy of what the sandbox of this ID had written, whose disk is kept.
     #[serde(default)]
     pub from_disk: Option<String>,
+    /// It begins with a copy of this snapshot.
+    #[serde(default)]
+    pub from_snapshot: Option<String>,
     /// Ways out.
     #[serde(default)]
     pub endpoints: Vec<EndpointSpec>,

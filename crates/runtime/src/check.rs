@@ -54,6 +54,23 @@ pub fn sandbox_id(text: &str) -> WireResult<()> {
     }
 }
 
+/// `sn-<node>-<26 base32>`, of this node.
+///
+/// # Errors
+/// `invalid_argument`.
+pub fn snapshot_id(text: &str, node: &str) -> WireResult<()> {
+    let parts = text
+        .strip_prefix("sn-")
+        .and_then(|rest| rest.split_once('-'));
+    match parts {
+        Some((of, unique)) if of == node && is_base32(unique) => Ok(()),
+        _ => Err(WireError::invalid(format!(
+            "not a snapshot ID of this node: {}",
+            shown(text)
+        ))),
+    }
+}
+
 /// A job's name: letters, digits, `_.-`, at most 64, not beginning with a dot or dash.
 ///
 /// # Errors
@@ -197,6 +214,14 @@ pub fn sandbox(spec: &SandboxSpec, node: &str) -> WireResult<()> {
     profile(&spec.profile)?;
     spec.job.as_deref().map_or(Ok(()), job)?;
     spec.from_disk.as_deref().map_or(Ok(()), sandbox_id)?;
+    let from = spec.from_snapshot.as_deref();
+    from.map_or(Ok(()), |id| snapshot_id(id, node))?;
+    if spec.from_disk.is_some() && from.is_some() {
+        return Err(
+            WireError::invalid("a sandbox begins with a disk or with a snapshot")
+                .with("field", "from_snapshot"),
+        );
+    }
     crate::net::check_endpoints(&spec.endpoints)?;
     spec.egress
         .as_ref()

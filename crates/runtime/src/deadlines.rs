@@ -10,7 +10,7 @@ use crate::kernel::poll;
 use crate::kernel::sys::{self, check, owned};
 use crate::node::Node;
 use crate::timers::Timer;
-use crate::{disks, exec, jobs, sandbox, session};
+use crate::{disks, exec, jobs, sandbox, session, snapshots};
 
 /// Runs for as long as the node does.
 pub async fn run(node: Rc<Node>) {
@@ -94,5 +94,6 @@ fn fire(node: &Rc<Node>, timer: Timer, now: u64) {
         }
         Timer::Lease(job) => jobs::over(node, &job, now),
         Timer::Disk(id) => disks::over(node, id),
+        Timer::Snapshot(id) => snapshots::over(node, id),
     }
 }

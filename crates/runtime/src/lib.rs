@@ -37,6 +37,7 @@ pub mod session;
 pub mod shutdown;
 pub mod slot;
 pub mod slots;
+pub mod snapshots;
 pub mod store;
 pub mod tag;
 pub mod timers;

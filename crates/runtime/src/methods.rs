@@ -13,12 +13,14 @@ use dsec_proto::runtime::{
     SandboxList, SandboxSpec, SandboxStop, Started, TransferKind, Usage, VERSION,
 };
 use dsec_proto::session::{RunList, SessionCancel, SessionClose};
+use dsec_proto::snapshots::ManySnapshots;
 
 use crate::connection::{unknown, Stream};
 use crate::exec::{self, Wanted};
 use crate::node::Node;
 use crate::{
-    check, disks, events, files, jobs, net, output, pause, probe, sandbox, session, shutdown, tools,
+    check, disks, events, files, jobs, net, output, pause, probe, sandbox, session, shutdown,
+    snapshots, tools,
 };
 
 /// Carries one method out on its stream.
@@ -59,6 +61,19 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
         "disk.remove" => answer!(async {
             let asked: ManySandboxes = frame::params(&params)?;
             disks::remove_all(&node, &asked.sandbox_ids)
+                .await
+                .map(|()| Empty {})
+        }),
+        "snapshot.make" => {
+            answer!(async { snapshots::make(&node, frame::params(&params)?).await })
+        }
+        "snapshot.list" => answer!(async {
+            empty(&params)?;
+            Ok(snapshots::list(&node))
+        }),
+        "snapshot.remove" => answer!(async {
+            let asked: ManySnapshots = frame::params(&params)?;
+            snapshots::remove_all(&node, &asked.snapshot_ids)
                 .await
                 .map(|()| Empty {})
         }),

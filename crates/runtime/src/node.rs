@@ -93,6 +93,8 @@ pub struct Node {
     pub jobs: RefCell<HashMap<String, crate::tag::JobTag>>,
     /// Disks of ended sandboxes that are kept.
     pub disks: RefCell<HashMap<String, crate::tag::DiskTag>>,
+    /// Snapshots that are kept.
+    pub snapshots: RefCell<HashMap<String, crate::tag::SnapshotTag>>,
     /// The proxy.
     pub proxy: ProxyLink,
     /// Set once a shutdown has begun.

@@ -38,6 +38,11 @@ pub async fn freeze(node: &Rc<Node>, asked: SandboxFreeze) -> WireResult<Frozen>
 /// `node_error` when the kernel refuses.
 async fn stand_still(node: &Rc<Node>, sandbox: &Rc<Sandbox>, cause: &str) -> WireResult<Frozen> {
     let broken = |error: std::io::Error| WireError::node("freeze", error.to_string());
+    // A snapshot lets it go on when it is taken.
+    let _alone = sandbox.still.lock().await;
+    if let Some(cause) = sandbox.gone() {
+        return Err(WireError::gone(&sandbox.id, &cause));
+    }
     let begun = sys::boottime();
     let before = sandbox.paused.replace(true);
     if let Err(error) = sandbox.groups.freeze(true) {

@@ -16,7 +16,7 @@ use crate::session;
 use crate::tag::{exec_object, stdin_object, ExecTag, Tag};
 use crate::timers::Timer;
 use crate::tools::Tool;
-use crate::{disks, jobs};
+use crate::{disks, jobs, snapshots};
 
 /// Rebuilds the node's state and sweeps what belongs to nobody.
 pub async fn recover(node: &Rc<Node>, objects: &[Object]) {
@@ -37,6 +37,10 @@ pub async fn recover(node: &Rc<Node>, objects: &[Object]) {
         }
     }
     node.keeper.ack(orphans).await;
+    let live: Vec<Rc<Sandbox>> = node.sandboxes.borrow().values().cloned().collect();
+    for sandbox in live {
+        snapshots::take_up_sandbox(node, &sandbox).await;
+    }
     sweep(node).await;
     count_pending(node);
     let interrupted: Vec<Rc<Sandbox>> = node
@@ -123,6 +127,7 @@ async fn take_up(node: &Rc<Node>, object: &Object, known: &HashSet<&str>) -> boo
             disks::take_up(node, tag);
             true
         }
+        Some(Tag::Snapshot(tag)) => snapshots::take_up(node, tag),
         // Taken up when the edge says what is at their other end.
         Some(Tag::Endpoints { sandbox_id } | Tag::Egress { sandbox_id }) => {
             node.sandboxes.borrow().contains_key(&sandbox_id)
@@ -282,7 +287,11 @@ fn leave_in_time(node: &Rc<Node>, sandbox: &Rc<Sandbox>, leaf: u16) {
 /// Space of subvolumes that were deleted and whose counters still stand.
 fn count_pending(node: &Node) {
     let (sandboxes, disks) = (node.sandboxes.borrow(), node.disks.borrow());
-    let kept = disks.values().map(|disk| disk.volume);
+    let snapshots = node.snapshots.borrow();
+    let kept = disks
+        .values()
+        .map(|disk| disk.volume)
+        .chain(snapshots.values().map(|snapshot| snapshot.volume));
     let live: HashSet<u64> = sandboxes
         .values()
         .map(|sandbox| sandbox.tag.borrow().volume)
@@ -308,7 +317,8 @@ async fn sweep(node: &Rc<Node>) {
             let _ = group.remove();
         }
     }
-    let kept = node.disks.borrow().keys().cloned().collect::<Vec<_>>();
+    let mut kept = node.disks.borrow().keys().cloned().collect::<Vec<_>>();
+    kept.extend(node.snapshots.borrow().keys().cloned());
     let live = node.sandboxes.borrow().keys().cloned().collect::<Vec<_>>();
     let sandboxes: HashSet<String> = live.iter().cloned().collect();
     let names: HashSet<String> = kept.into_iter().chain(live).collect();

@@ -173,6 +173,7 @@ async fn node(
         next_file: Cell::new(0),
         jobs: RefCell::default(),
         disks: RefCell::default(),
+        snapshots: RefCell::default(),
         proxy,
         closing: Cell::new(false),
         config,

@@ -9,7 +9,7 @@ use dsec_proto::runtime::Empty;
 use crate::disks;
 use crate::node::Node;
 use crate::tag::LAYERS_OBJECT;
-use crate::{store, tools};
+use crate::{snapshots, store, tools};
 
 /// Unmounts layers and pool, lets the loop device and the groups go.
 ///
@@ -30,6 +30,8 @@ pub async fn shutdown(node: &Rc<Node>) -> WireResult<Empty> {
     tools::end_all(node).await?;
     let kept: Vec<String> = node.disks.borrow().keys().cloned().collect();
     disks::remove_all(node, &kept).await?;
+    let taken: Vec<String> = node.snapshots.borrow().keys().cloned().collect();
+    snapshots::remove_all(node, &taken).await?;
     node.slots.close().await;
     let (layers, config, layout) = (
         Arc::clone(&node.layers),

@@ -50,6 +50,8 @@ pub enum Tag {
     Job(JobTag),
     /// A disk that is kept: an object without a process.
     Disk(DiskTag),
+    /// A snapshot: an object without a process.
+    Snapshot(SnapshotTag),
 }
 
 /// A job.
@@ -80,6 +82,29 @@ pub struct DiskTag {
     pub layers: Vec<ByteBuf>,
     /// When it is removed.
     pub until: u64,
+}
+
+/// A snapshot of what a sandbox had written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotTag {
+    /// Its ID, and the name of the subvolume.
+    pub snapshot_id: String,
+    /// Of whom.
+    pub sandbox_id: String,
+    /// The subvolume.
+    pub volume: u64,
+    /// What the sandbox had written.
+    pub bytes: u64,
+    /// Digests of the layers below it, 32 bytes each.
+    pub layers: Vec<ByteBuf>,
+    /// When it was made; 0: it is still to be.
+    pub made: u64,
+    /// When it is removed.
+    pub until: u64,
+    /// How long the sandbox stood still for it.
+    pub frozen_ns: u64,
+    /// Whether every process stood still.
+    pub whole: bool,
 }
 
 /// A sandbox.
@@ -122,6 +147,12 @@ pub struct SandboxTag {
     /// Whether it has had a network.
     #[serde(default)]
     pub egress: bool,
+    /// What it may have on its disk beside `disk_bytes`, because its snapshots hold so much.
+    #[serde(default)]
+    pub snapshot_bytes: u64,
+    /// It stands still for a snapshot, and not because somebody has paused it.
+    #[serde(default)]
+    pub still_for_snapshot: bool,
 }
 
 /// An exec.
@@ -239,6 +270,12 @@ pub fn disk_object(sandbox_id: &str) -> String {
     format!("disk/{sandbox_id}")
 }
 
+/// Object ID of a snapshot.
+#[must_use]
+pub fn snapshot_object(snapshot_id: &str) -> String {
+    format!("snap/{snapshot_id}")
+}
+
 /// Object ID of the listeners of a sandbox's endpoints.
 #[must_use]
 pub fn endpoints_object(sandbox_id: &str) -> String {
@@ -279,6 +316,8 @@ mod tests {
             disk_used: Some(u64::MAX),
             endpoints: 16,
             egress: true,
+            snapshot_bytes: u64::MAX,
+            still_for_snapshot: true,
         })
     }
 

@@ -21,6 +21,8 @@ pub enum Timer {
     Lease(String),
     /// A disk has been kept for long enough.
     Disk(String),
+    /// A snapshot has been kept for long enough.
+    Snapshot(String),
 }
 
 /// Timers by deadline; one deadline each.

@@ -14,14 +14,17 @@ __all__ = [
     "check_key",
     "check_name",
     "check_sandbox_id",
+    "check_snapshot_id",
     "exec_id",
     "is_sandbox_id",
     "new_key",
     "new_sandbox_id",
     "node_of",
+    "snapshot_id",
 ]
 
 _SANDBOX_ID = re.compile(r"sb-([a-z0-9]{1,12})-([a-z2-7]{26})")
+_SNAPSHOT_ID = re.compile(r"sn-([a-z0-9]{1,12})-([a-z2-7]{26})")
 _EXEC_ID = re.compile(r"[a-z2-7]{26}")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 _JOB = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,63}")
@@ -86,6 +89,18 @@ def check_exec_id(text: str) -> str:
     """The ID itself, or InvalidArgument."""
     if not _EXEC_ID.fullmatch(text):
         raise InvalidArgument(f"not an exec ID: {text[:80]!r}")
+    return text
+
+
+def snapshot_id(sandbox_id: str, key: str) -> str:
+    """The snapshot's ID, ``sn-<node>-<26 base32 characters>``: the same sandbox and key always give the same one."""
+    return f"sn-{node_of(sandbox_id)}-{exec_id(sandbox_id, key)}"
+
+
+def check_snapshot_id(text: str) -> str:
+    """The ID itself, or InvalidArgument."""
+    if not _SNAPSHOT_ID.fullmatch(text):
+        raise InvalidArgument(f"not a snapshot ID: {text[:80]!r}", remedy="`dsec snapshot ls` lists them")
     return text
 
 

@@ -170,6 +170,8 @@ class CreateRequest(_Request, frozen=True, kw_only=True):
     job: str | None = None
     from_disk: str | None = None
     """A stopped sandbox whose disk is kept: the new one begins with a copy of what it had written."""
+    from_snapshot: str | None = None
+    """A snapshot: the new sandbox begins with a copy of it."""
 
 
 class Usage(_Answer, frozen=True, kw_only=True):
@@ -248,6 +250,7 @@ class SandboxInfo(_Answer, frozen=True, kw_only=True):
     exit_code: int | None = None
     usage: Usage | None = None
     from_disk: str | None = None
+    from_snapshot: str | None = None
     kept_until: float | None = None
     """While its disk is kept, after its end."""
     phases_us: dict[str, int] = {}

@@ -28,6 +28,7 @@ CAPABILITIES = (
     "layers",
     "logs",
     "pause",
+    "snapshots",
     "tokens",
     "usage",
 )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dsec.api import network, types
+from dsec.api import network, snapshots, types
 
 __all__ = ["ROUTES", "Match", "Route", "match"]
 
@@ -102,6 +102,21 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(method="POST", path=_SANDBOX + "/pause", summary="Let it stand still", answer=types.Paused),
     Route(method="POST", path=_SANDBOX + "/resume", summary="Let it go on", answer=dict[str, Any]),
+    Route(
+        method="POST", path=_SANDBOX + "/snapshots", summary="Keep what it has written; idempotent by key",
+        request=snapshots.SnapshotRequest, answer=snapshots.SnapshotInfo,
+    ),
+    Route(
+        method="GET", path="/v1/snapshots", summary="Snapshots that are kept", answer=snapshots.SnapshotInfo,
+        wrapped="snapshots",
+    ),
+    Route(
+        method="GET", path="/v1/snapshots/{snapshot_id}", summary="One snapshot", answer=snapshots.SnapshotInfo,
+    ),
+    Route(
+        method="DELETE", path="/v1/snapshots/{snapshot_id}", summary="Keep a snapshot no more, confirmed",
+        answer=dict[str, Any],
+    ),
     Route(
         method="GET", path=_SANDBOX + "/files", summary="A file's bytes",
         query=("path", "offset", "limit", "user"), streams=True,

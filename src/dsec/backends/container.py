@@ -16,6 +16,7 @@ from dsec.backends.contract import (
     SandboxEnded,
     SandboxPaused,
     SandboxResumed,
+    SnapshotRemoved,
 )
 from dsec.backends.link import RuntimeLink, Stream
 from dsec.backends.wire import (
@@ -31,6 +32,7 @@ from dsec.backends.wire import (
     SandboxSpec,
     SandboxStarted,
     SandboxUse,
+    SnapshotState,
     answer,
 )
 from dsec.errors import ProtocolError
@@ -53,6 +55,8 @@ _NEEDED = frozenset(
 """What the runtime probes and containers cannot do without until there are fallbacks."""
 _STOP_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 60.0
+_SNAPSHOT_TIMEOUT_S = 120.0
+"""Writing out gigabytes takes its time; the sandbox runs meanwhile."""
 
 
 class ContainerBackend:
@@ -175,6 +179,19 @@ class ContainerBackend:
         """See DiskKeeping."""
         await self._link.call("disk.remove", {"sandbox_ids": list(sandbox_ids)})
 
+    async def snapshot(self, snapshot_id: str, sandbox_id: str, *, keep_ms: int) -> SnapshotState:
+        """See Snapshotting."""
+        params = {"snapshot_id": snapshot_id, "sandbox_id": sandbox_id, "keep_ms": keep_ms}
+        return answer(await self._link.call("snapshot.make", params, timeout_s=_SNAPSHOT_TIMEOUT_S), SnapshotState)
+
+    async def snapshots(self) -> list[SnapshotState]:
+        """See Snapshotting."""
+        return answer((await self._link.call("snapshot.list", {}))["snapshots"], list[SnapshotState])
+
+    async def remove_snapshots(self, snapshot_ids: Sequence[str]) -> None:
+        """See Snapshotting."""
+        await self._link.call("snapshot.remove", {"snapshot_ids": list(snapshot_ids)})
+
     def stream(self, method: str, params: dict[str, Any]) -> Stream:
         """See the contract."""
         return self._link.stream(method, params)
@@ -184,11 +201,12 @@ class ContainerBackend:
         return await self._link.call(method, params)
 
 
-_PLAIN: dict[str, type[SandboxPaused | SandboxResumed | JobLost | DiskRemoved]] = {
+_PLAIN: dict[str, type[SandboxPaused | SandboxResumed | JobLost | DiskRemoved | SnapshotRemoved]] = {
     "sandbox.paused": SandboxPaused,
     "sandbox.resumed": SandboxResumed,
     "job.lost": JobLost,
     "disk.removed": DiskRemoved,
+    "snapshot.removed": SnapshotRemoved,
 }
 
 

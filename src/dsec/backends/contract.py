@@ -19,6 +19,7 @@ from dsec.backends.wire import (
     SandboxSpec,
     SandboxStarted,
     SandboxUse,
+    SnapshotState,
 )
 
 __all__ = [
@@ -35,6 +36,8 @@ __all__ = [
     "SandboxEnded",
     "SandboxPaused",
     "SandboxResumed",
+    "SnapshotRemoved",
+    "Snapshotting",
 ]
 
 
@@ -90,7 +93,13 @@ class DiskRemoved(msgspec.Struct, frozen=True, kw_only=True):
     sandbox_id: str
 
 
-Event = SandboxEnded | ExecEnded | SandboxPaused | SandboxResumed | JobLost | DiskRemoved
+class SnapshotRemoved(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot is kept no more."""
+
+    snapshot_id: str
+
+
+Event = SandboxEnded | ExecEnded | SandboxPaused | SandboxResumed | JobLost | DiskRemoved | SnapshotRemoved
 
 
 class FrameStream(Protocol):
@@ -230,4 +239,21 @@ class DiskKeeping(Protocol):
 
     async def remove_disks(self, sandbox_ids: Sequence[str]) -> None:
         """Keep these no more. Harmless for those that are not kept."""
+        ...
+
+
+@runtime_checkable
+class Snapshotting(Protocol):
+    """A kind that can keep what a live sandbox has written, as it is at one moment, and begin others with copies."""
+
+    async def snapshot(self, snapshot_id: str, sandbox_id: str, *, keep_ms: int) -> SnapshotState:
+        """Take one; one that exists under the ID is returned. Raises NotFound, SandboxGone, CapacityError."""
+        ...
+
+    async def snapshots(self) -> list[SnapshotState]:
+        """All that are kept."""
+        ...
+
+    async def remove_snapshots(self, snapshot_ids: Sequence[str]) -> None:
+        """Keep these no more, confirmed. Harmless for those that are not kept."""
         ...

@@ -26,6 +26,7 @@ __all__ = [
     "Frozen",
     "Hello",
     "KeptDisk",
+    "SnapshotState",
     "NetUsage",
     "NodeStats",
     "Proof",
@@ -103,6 +104,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     main: ExecSpec | None
     job: str | None = None
     from_disk: str | None = None
+    from_snapshot: str | None = None
     endpoints: list[EndpointSpec] = []
     egress: dict[str, Any] | None = None
     """A compiled network policy, ``dsec.network.EgressTable``."""
@@ -221,6 +223,18 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool
     whole: bool
     waited_ns: int = 0
+
+
+class SnapshotState(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot that the runtime keeps."""
+
+    snapshot_id: str
+    sandbox_id: str
+    made_at: float
+    kept_until: float
+    bytes: int = 0
+    frozen_ns: int = 0
+    whole: bool = True
 
 
 class KeptDisk(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from dsec.errors import DSecError
 if TYPE_CHECKING:
     from dsec.client.client import DSecClient
 
-__all__ = ["image_names", "sandbox_names"]
+__all__ = ["image_names", "sandbox_names", "snapshot_ids"]
 
 _PATIENCE_S = 1.0
 
@@ -24,6 +24,11 @@ def sandbox_names(incomplete: str) -> list[str]:
 def image_names(incomplete: str) -> list[str]:
     """Images of the node, Docker Hub's also by their short names."""
     return _offered(_images, incomplete)
+
+
+def snapshot_ids(incomplete: str) -> list[str]:
+    """Snapshots that the node keeps."""
+    return _offered(_snapshots, incomplete)
 
 
 def _offered(ask: Callable[[DSecClient], Awaitable[list[str]]], incomplete: str) -> list[str]:
@@ -45,6 +50,10 @@ async def _live(client: DSecClient) -> list[str]:
 
 async def _ids(client: DSecClient) -> list[str]:
     return [one.id async for one in client.find(state="creating,running,paused,stopped,lost")]
+
+
+async def _snapshots(client: DSecClient) -> list[str]:
+    return [one.id for one in await client.snapshots.list()]
 
 
 async def _images(client: DSecClient) -> list[str]:

@@ -21,6 +21,7 @@ from dsec.cli.commands import (
     node,
     port,
     run,
+    snapshot,
     token,
     usage,
 )
@@ -36,7 +37,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _noun in (run, exec, cp, listing, ending, logs, job, port, network, image, layer, token, usage, node, doctor):
+_NOUNS = (
+    run, exec, cp, listing, ending, logs, snapshot, job, port, network, image, layer, token, usage, node, doctor,
+)  # fmt: skip
+for _noun in _NOUNS:
     _noun.add(app)
 command(app, "demo")(demo)
 

@@ -20,7 +20,8 @@ async def with_image(client: DSecClient, args: SandboxArgs, *, quiet: bool) -> S
 
     A pull's error comes at once, without the retries of a create: somebody sits before it. Raises ImageError.
     """
-    if args.pull == "never" or args.from_disk is not None or args.image.startswith(_RESERVED):
+    has_its_layers = args.from_disk is not None or args.from_snapshot is not None
+    if args.pull == "never" or has_its_layers or args.image.startswith(_RESERVED):
         return args
     if args.pull == "missing":
         try:

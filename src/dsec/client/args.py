@@ -52,6 +52,7 @@ class SandboxFields(TypedDict, total=False):
     labels: Mapping[str, str]
     name: str | None
     from_disk: str | None
+    from_snapshot: str | None
     pull: Literal["missing", "always", "never"]
     container_image: str
     memory_limit_mb: float
@@ -68,7 +69,8 @@ class SandboxArgs:
     Limits (``cpu``, ``memory_mib``, ``disk_mib``, ``pids``): a number is the limit, a pair is (request, limit); the
     node admits requests. ``pty`` and ``stdin`` are the main process's (``command``). Times in seconds.
     ``from_disk``: ID of a sandbox that was stopped with ``keep="disk"``; the new one, of the same image, begins
-    with a copy of what it had written, and with its environment. ``endpoints``: name → URL on the trusted side, or
+    with a copy of what it had written, and with its environment. ``from_snapshot``: likewise the ID of a snapshot,
+    whose ``args`` have the rest. ``endpoints``: name → URL on the trusted side, or
     Endpoint with limits; reachable inside as ``http://NAME.dsec.internal``, and nothing else is. The paper's names
     (``container_image``, ``memory_limit_mb``, …) are taken as well. Raises InvalidArgument for a field that does not
     exist or a limit that is no positive number; the rest is checked by the node.
@@ -100,6 +102,7 @@ class SandboxArgs:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     name: str | None = None
     from_disk: str | None = None
+    from_snapshot: str | None = None
     pull: Literal["missing", "always", "never"] = "missing"
 
     def __init__(self, image: str | None = None, **fields: Unpack[SandboxFields]) -> None:

@@ -25,6 +25,7 @@ from dsec.client.jobs import Job
 from dsec.client.layers import Layers
 from dsec.client.link import Link
 from dsec.client.sandbox import Sandbox
+from dsec.client.snapshots import Snapshots
 from dsec.errors import DSecError, InvalidArgument, Unsupported
 
 __all__ = ["DSecClient"]
@@ -84,6 +85,7 @@ class DSecClient:
         self._links: dict[asyncio.AbstractEventLoop, _Connected] = {}
         self.images = Images(self)
         self.layers = Layers(self)
+        self.snapshots = Snapshots(self)
         self.tokens = Tokens(self)
 
     def __repr__(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -173,16 +173,15 @@ class CreatingMany:
 
     def __init__(self, creates: Sequence[Creating]) -> None:
         self._creates = creates
-        self._iterator: AsyncIterator[Created[Sandbox]] | None = None
 
-    def __aiter__(self) -> AsyncIterator[Created[Sandbox]]:
+    def __aiter__(self) -> AsyncGenerator[Created[Sandbox]]:
         return self._ready()
 
     async def all(self) -> list[Created[Sandbox]]:
         """Every Created, in the order asked."""
         return sorted([made async for made in self._ready()], key=lambda made: made.index)
 
-    async def _ready(self) -> AsyncIterator[Created[Sandbox]]:
+    async def _ready(self) -> AsyncGenerator[Created[Sandbox]]:
         queue: asyncio.Queue[Created[Sandbox]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(_one(index, create, queue)) for index, create in enumerate(self._creates)]

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Unpack
 from urllib.parse import quote
 
 import msgspec
@@ -29,7 +29,9 @@ from dsec.client.stdin import Stdin
 from dsec.errors import CommandError, InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
+    from dsec.client.args import SandboxFields
     from dsec.client.client import DSecClient
+    from dsec.client.snapshots import Forking, Snapshot
 
 __all__ = ["PIPE", "Sandbox"]
 
@@ -364,15 +366,34 @@ class Sandbox:
         """Let a paused one go on; harmless when it is not paused. Raises SandboxGone."""
         await self._link().ask_patiently("POST", f"/v1/sandboxes/{self.id}/resume", dict[str, Any])
 
+    # Copies of it
+
+    async def snapshot(self, *, memory: bool = False, keep_s: float = 3600.0, key: str | None = None) -> Snapshot:
+        """Keep what it has written as it is now, for ``keep_s`` (at most a day, not over a reboot).
+
+        What is in memory is written out first; then it stands still for some milliseconds, so that no write is there
+        without those that came before it. A paused one stays paused. ``client.sandbox(snapshot.args)`` begins with a
+        copy. The same ``key`` gives the same snapshot. Raises SandboxGone, CapacityError, InvalidArgument, NodeError;
+        Unsupported with ``memory``.
+        """
+        return await self._client.snapshots._take(self.id, memory=memory, keep_s=keep_s, key=key)
+
+    def fork(
+        self, n: int, *, key: str | None = None, deadline_s: float = 120.0,
+        on_full: Literal["wait", "raise"] = "wait", **fields: Unpack[SandboxFields],
+    ) -> Forking:  # fmt: skip
+        """``n`` sandboxes that begin with a copy of what it has written, all of the same moment; each as it is ready.
+
+        They have its image, layers, limits, variables, labels, endpoints and network unless ``fields`` (those of
+        SandboxArgs) say otherwise, and its job where this object has one; no name, and no main process without
+        ``command=``. What one writes no other sees, and nothing is copied before it is written. An error of one is in
+        its Created. The same ``key`` gives the same sandboxes.
+        """
+        return self._client.snapshots._fork(
+            self.id, n, key=key, deadline_s=deadline_s, on_full=on_full, fields=fields
+        )
+
     # What waits
-
-    async def snapshot(self, *, memory: bool = False) -> NoReturn:
-        """Raises Unsupported."""
-        raise Unsupported("Sandbox.snapshot is not in this version")
-
-    def fork(self, n: int) -> NoReturn:
-        """Raises Unsupported."""
-        raise Unsupported("Sandbox.fork is not in this version")
 
     async def pack_diff(self, reference: str) -> NoReturn:
         """Raises Unsupported."""

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dsec.backends.container import ContainerBackend
-from dsec.backends.contract import DiskRemoved, JobLost
+from dsec.backends.contract import DiskRemoved, JobLost, SnapshotRemoved
 from dsec.backends.link import RuntimeLink
 from dsec.backends.wire import SandboxEnd
 from dsec.edge.capacity import Machine, this_machine
@@ -40,6 +40,8 @@ from dsec.edge.recovery import Recovery
 from dsec.edge.relay import Relay
 from dsec.edge.router import application
 from dsec.edge.sandbox_routes import sandbox_routes
+from dsec.edge.snapshot_routes import snapshot_routes
+from dsec.edge.snapshots import Snapshots
 from dsec.edge.transfers import Transfer, peers_of
 from dsec.edge.usage_routes import usage_routes
 from dsec.edge.web import answered
@@ -87,10 +89,11 @@ class Edge:
         self._core = Core(config, backend, self._link, made, clock, machine)
         self.pausing = Pausing(self.core)
         self.kept = KeptDisks(self.core)
+        self.snapshots = Snapshots(self.core)
         self.ends = Ends(self.core, self.pausing, self.kept)
         self.stores = NodeStores(config, self.core.images, clock=clock)
         self.layer_cache = LayerCache(self.core, self.stores)
-        self.creates = Creates(self.core, self.ends, self.kept, self.layer_cache, self._spawn)
+        self.creates = Creates(self.core, self.ends, self.kept, self.snapshots, self.layer_cache, self._spawn)
         self.execs = Execs(self.core)
         self.jobs = Jobs(self.core, self.creates, self.ends, self._cut)
         self.ends.on_other = self._other
@@ -166,6 +169,7 @@ class Edge:
             core.add(record)
         self.jobs.adopt()
         self.kept.adopt()
+        self.snapshots.adopt()
         core.past.extend(core.records.not_catalogued())
 
     def _lose_earlier_boot(self) -> None:
@@ -207,6 +211,7 @@ class Edge:
         await self._recovery.run()
         await self._recovery.settle_execs()
         await self.kept.compare()
+        await self.snapshots.compare()
         await self.ports.tell_all()
 
     async def _listen(self) -> None:
@@ -254,6 +259,7 @@ class Edge:
         while old := core.records.ended_before(before, _REAP_AT_ONCE):
             await self.ends.bury(old)
         core.records.expire_creates(before)
+        core.records.snapshots.expire(before)
         await self.jobs.reap(before)
 
     async def _relay(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -287,9 +293,11 @@ class Edge:
         """The HTTP protocol class of its server."""
         return peers_of(self.core, self.jobs.check, self.transfers)
 
-    def _other(self, event: JobLost | DiskRemoved) -> None:
+    def _other(self, event: JobLost | DiskRemoved | SnapshotRemoved) -> None:
         if isinstance(event, JobLost):
             self.jobs.note(event)
+        elif isinstance(event, SnapshotRemoved):
+            self.core.note_snapshot_removed(event.snapshot_id)
         else:
             self.core.note_disk_removed(event.sandbox_id)
 
@@ -302,6 +310,7 @@ class Edge:
             *image_routes(self.core, stores),
             *node_routes(self.core, self.layer_cache),
             *usage_routes(self.core),
+            *snapshot_routes(self.core, self.snapshots),
             *port_routes(self.core, self.ports),
         ]
         self.routes = [*(guarded(self.jobs, route) for route in routes), *job_routes(self.jobs)]

@@ -23,6 +23,7 @@ from dsec.edge.faults import fault
 from dsec.edge.job_record import JobRecord
 from dsec.edge.record import SandboxRecord
 from dsec.edge.records import Records
+from dsec.edge.snapshot_record import SnapshotRecord
 from dsec.errors import DSecError, NotFound, OutcomeUnknown, SandboxGone
 from dsec.images import Images
 from dsec.node.config import NodeConfig
@@ -64,6 +65,8 @@ class Core:
         self.live: dict[str, SandboxRecord] = {}
         self.kept: dict[str, SandboxRecord] = {}
         """Ended sandboxes whose disk is kept."""
+        self.snapshots: dict[str, SnapshotRecord] = {}
+        """Those that are kept, or about to be taken."""
         self.names: dict[str, str] = {}
         self.counters: Counter[tuple[str, str]] = Counter()
         self.acks = Batch(self._ack, delay_s=0.02, on_refused=self._refused("exec.ack"))
@@ -154,8 +157,8 @@ class Core:
         return any(digest in layers for layers in self._layers.values())
 
     def users_of(self, digest: str) -> list[str]:
-        """The sandboxes (and kept disks) that need the layer, by ID."""
-        return sorted(owner.removeprefix("disk:") for owner, layers in self._layers.items() if digest in layers)
+        """The sandboxes, kept disks and snapshots that need the layer, by ID."""
+        return sorted(owner.rpartition(":")[2] for owner, layers in self._layers.items() if digest in layers)
 
     def find(self, id_or_name: str) -> SandboxRecord:
         """A sandbox by ID or name, live or ended; raises NotFound (saying how it ended, where that is known)."""
@@ -247,6 +250,33 @@ class Core:
                 self.admission.pending_disk_bytes += used
         self.release(_disk(sandbox_id))
 
+    def hold_snapshot(self, record: SnapshotRecord) -> None:
+        """Keep the layers below a snapshot, and count what it holds once that is known. Counted once."""
+        own = _snapshot(record.id)
+        self.snapshots[record.id] = record
+        self.hold_layers(own, record.source.layers)
+        if record.found is not None:
+            self.admission.hold(own, Need(disk_bytes=record.found.bytes))
+
+    def save_snapshot(self, record: SnapshotRecord) -> None:
+        """Commit that a snapshot was taken; harmless when repeated."""
+        self.records.snapshots.save(record)
+        self.hold_snapshot(record)
+
+    def drop_snapshot(self, record: SnapshotRecord) -> None:
+        """A snapshot was not taken: as if it had not been asked for."""
+        self.records.snapshots.drop(record.id)
+        self.snapshots.pop(record.id, None)
+        self.release(_snapshot(record.id))
+
+    def note_snapshot_removed(self, snapshot_id: str) -> None:
+        """Commit that a snapshot is kept no more; harmless when repeated. What it held is then the sandbox's."""
+        record = self.snapshots.pop(snapshot_id, None)
+        if record is not None:
+            record.removed_at = self.clock()
+            self.records.snapshots.save(record)
+        self.release(_snapshot(snapshot_id))
+
     def note_lost(self, record: SandboxRecord, cause: str, detail: str) -> None:
         """Commit that the node lost a sandbox."""
         end = SandboxEnd(sandbox_id=record.id, cause=cause, ended_at=self.clock())
@@ -311,6 +341,11 @@ class Core:
 def _disk(sandbox_id: str) -> str:
     """Under what a kept disk is counted."""
     return f"disk:{sandbox_id}"
+
+
+def _snapshot(snapshot_id: str) -> str:
+    """Under what a snapshot is counted."""
+    return f"snapshot:{snapshot_id}"
 
 
 def gone(record: SandboxRecord) -> SandboxGone:

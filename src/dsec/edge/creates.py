@@ -29,6 +29,7 @@ from dsec.edge.faults import fault
 from dsec.edge.kept import KeptDisks
 from dsec.edge.layer_cache import LayerCache
 from dsec.edge.record import ExecRecord, SandboxRecord, whose_of
+from dsec.edge.snapshots import Snapshots
 from dsec.edge.specs import canonical_create, main_exec_id, sandbox_spec, shortened
 from dsec.errors import (
     CapacityError,
@@ -58,10 +59,11 @@ class Creates:
     """All creates of the node. ``spawn`` runs an attempt in the edge's task group."""
 
     def __init__(
-        self, core: Core, ends: Ends, kept: KeptDisks, cache: LayerCache,
+        self, core: Core, ends: Ends, kept: KeptDisks, snapshots: Snapshots, cache: LayerCache,
         spawn: Callable[[Awaitable[None]], asyncio.Task[None]],
     ) -> None:  # fmt: skip
         self._core = core
+        self._snapshots = snapshots
         self._ends = ends
         self._kept = kept
         self._cache = cache
@@ -237,6 +239,8 @@ class Creates:
     async def _environment(self, request: CreateRequest) -> Environment:
         if request.from_disk is not None:
             return self._kept.environment(request)
+        if request.from_snapshot is not None:
+            return self._snapshots.environment(request)
         return await composed(self._core.images, request)
 
     async def _admit(self, attempt: Attempt, demand: Demand) -> None:
@@ -282,6 +286,7 @@ class Creates:
             main_exec_id=None if environment.command is None else main_exec_id(attempt.sandbox_id),
             job=request.job,
             from_disk=request.from_disk,
+            from_snapshot=request.from_snapshot,
             story=life.advance(
                 [], SandboxState.CREATING, at=now, cause="requested", actor=attempt.principal or "unknown"
             ),

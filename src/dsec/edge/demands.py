@@ -118,6 +118,10 @@ def check_create(request: CreateRequest, config: NodeConfig) -> None:
         ids.check_job(request.job)
     if request.from_disk is not None:
         ids.check_sandbox_id(request.from_disk)
+    if request.from_snapshot is not None:
+        ids.check_snapshot_id(request.from_snapshot)
+        if request.from_disk is not None:
+            raise InvalidArgument("a sandbox begins with a disk or with a snapshot, not with both")
     if not request.image:
         raise InvalidArgument("image is empty")
     _time("deadline_s", request.deadline_s, _DEADLINE_S)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from dsec.api.types import StopFailure, StopReport
-from dsec.backends.contract import DiskRemoved, ExecEnded, JobLost, SandboxEnded
+from dsec.backends.contract import DiskRemoved, ExecEnded, JobLost, SandboxEnded, SnapshotRemoved
 from dsec.backends.wire import ExecEnd, RunEnd, answer
 from dsec.edge.core import Core
 from dsec.edge.faults import fault
@@ -29,7 +29,7 @@ class Ends:
     def __init__(self, core: Core, pausing: Pausing, kept: KeptDisks) -> None:
         self._core = core
         self._kept = kept
-        self.on_other: Callable[[JobLost | DiskRemoved], None] = lambda _: None
+        self.on_other: Callable[[JobLost | DiskRemoved | SnapshotRemoved], None] = lambda _: None
         """Told what concerns no single live sandbox."""
         self._pausing = pausing
         self._asked: dict[str, str] = {}
@@ -119,7 +119,7 @@ class Ends:
                 await self.note(event)
             elif isinstance(event, ExecEnded):
                 self.note_exec(event.sandbox_id, event.end)
-            elif isinstance(event, JobLost | DiskRemoved):
+            elif isinstance(event, JobLost | DiskRemoved | SnapshotRemoved):
                 self.on_other(event)
             else:
                 self._pausing.note(event)

@@ -81,6 +81,7 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     phases_us: dict[str, int] = {}
     job: str | None = None
     from_disk: str | None = None
+    from_snapshot: str | None = None
     kept_until: float | None = None
     """While its disk is kept."""
     used_to_keep: bool = False
@@ -214,6 +215,7 @@ def info_of(record: SandboxRecord, use: Usage | None = None) -> SandboxInfo:
         exit_code=record.exit_code,
         usage=use,
         from_disk=record.from_disk,
+        from_snapshot=record.from_snapshot,
         kept_until=record.kept_until,
         phases_us=record.phases_us,
     )

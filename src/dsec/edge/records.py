@@ -21,6 +21,8 @@ from dsec.edge.job_record import JobRecord
 from dsec.edge.record import ExecRecord, SandboxRecord
 from dsec.edge.runs import SCHEMA as RUNS_SCHEMA
 from dsec.edge.runs import Runs
+from dsec.edge.snapshot_records import SCHEMA as SNAPSHOTS_SCHEMA
+from dsec.edge.snapshot_records import snapshot_documents
 
 __all__ = ["CreateRecord", "Records"]
 
@@ -89,12 +91,13 @@ class Records:
         self._db = sqlite3.connect(path, isolation_level=None, cached_statements=64)
         # There is one edge for each node: without locks to take and drop, a commit costs half.
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
-        open_tables(self._db, _SCHEMA + RUNS_SCHEMA, name="node.db")
+        open_tables(self._db, _SCHEMA + RUNS_SCHEMA + SNAPSHOTS_SCHEMA, name="node.db")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=OFF")
         self._jobs = {(each.project, each.name): each for each in map(_job, self._column("SELECT doc FROM jobs"))}
         """All of them: every request of a job's holder looks here."""
         self.runs = Runs(self._db)
+        self.snapshots = snapshot_documents(self._db)
         self._open: dict[str, set[str]] = {}
         """Execs without an outcome, by sandbox: what most questions about them are answered from."""
         for sandbox_id, exec_id in self._db.execute(_OPEN_EXECS):
@@ -239,7 +242,7 @@ class Records:
         if self.of_another_boot(boot_id):
             self._db.executescript(
                 "DELETE FROM live; DELETE FROM ended; DELETE FROM catalogued; DELETE FROM creates; DELETE FROM execs;"
-                "DELETE FROM jobs; DELETE FROM kept; DELETE FROM runs;"
+                "DELETE FROM jobs; DELETE FROM kept; DELETE FROM runs; DELETE FROM snapshots;"
             )
             self._jobs.clear()
         self._db.execute("DELETE FROM boot")

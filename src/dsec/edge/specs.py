@@ -249,6 +249,7 @@ def sandbox_spec(record: SandboxRecord) -> SandboxSpec:
         main=_main(record),
         job=record.job,
         from_disk=record.from_disk,
+        from_snapshot=record.from_snapshot,
         endpoints=record.endpoints,
         egress=record.egress,
     )

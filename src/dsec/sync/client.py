@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from dsec.client import artefacts, client, jobs, layers
-from dsec.client.creating import CreatingMany as _CreatingMany
-from dsec.client.results import Created
-from dsec.client.sandbox import Sandbox as _Sandbox
+from dsec.client import artefacts, client, jobs, layers, snapshots
 from dsec.errors import DSecError
 from dsec.sync.mirror import Mirror, blocking, blocking_as, iterating, plain, refused
-from dsec.sync.portal import iterate, run
-from dsec.sync.sandbox import Sandbox
+from dsec.sync.portal import run
+from dsec.sync.sandbox import CreatingMany, Sandbox
 
-__all__ = ["CreatingMany", "DSecClient", "Images", "Job", "Layers", "Tokens"]
+__all__ = ["CreatingMany", "DSecClient", "Images", "Job", "Layers", "Snapshots", "Tokens"]
 
 
 class Images(Mirror[artefacts.Images]):
@@ -50,28 +46,20 @@ class Layers(Mirror[layers.Layers]):
     stored = blocking(layers.Layers.stored)
 
 
+class Snapshots(Mirror[snapshots.Snapshots]):
+    """``client.snapshots``."""
+
+    list = blocking(snapshots.Snapshots.list)
+    get = blocking(snapshots.Snapshots.get)
+    remove = blocking(snapshots.Snapshots.remove)
+
+
 class Tokens(Mirror[artefacts.Tokens]):
     """``client.tokens``."""
 
     create = blocking(artefacts.Tokens.create)
     list = blocking(artefacts.Tokens.list)
     revoke = blocking(artefacts.Tokens.revoke)
-
-
-class CreatingMany(Mirror[_CreatingMany]):
-    """Iterate it for each Created as it becomes ready, or call ``all()`` for a list in the order asked."""
-
-    def __iter__(self) -> Iterator[Created[Sandbox]]:
-        for made in iterate(aiter(self._core)):
-            yield _created(made)
-
-    def all(self) -> list[Created[Sandbox]]:
-        """Every Created, in the order asked."""
-        return [_created(made) for made in run(self._core.all())]
-
-
-def _created(made: Created[_Sandbox]) -> Created[Sandbox]:
-    return Created(made.index, made.key, Sandbox(made.sandbox) if made.sandbox is not None else None, made.error)
 
 
 class Job(Mirror[jobs.Job]):
@@ -147,6 +135,11 @@ class DSecClient(Mirror[client.DSecClient]):
     def layers(self) -> Layers:
         """The node's layers."""
         return Layers(self._core.layers)
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """The snapshots that the node keeps."""
+        return Snapshots(self._core.snapshots)
 
     @property
     def tokens(self) -> Tokens:

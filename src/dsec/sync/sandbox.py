@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
 from dsec.client import execs, files, sandbox, session, stdin
+from dsec.client.creating import CreatingMany as _CreatingMany
 from dsec.client.creating import Keeper
-from dsec.sync.mirror import Mirror, blocking, blocking_as, iterating, plain, refused
-from dsec.sync.portal import run
+from dsec.client.results import Created
+from dsec.client.snapshots import Forking
+from dsec.sync.mirror import Mirror, blocking, blocking_as, iterating, plain
+from dsec.sync.portal import iterate, run
 
-__all__ = ["Exec", "Files", "Sandbox", "Session", "Stdin"]
+__all__ = ["CreatingMany", "Exec", "Files", "Sandbox", "Session", "Stdin"]
 
 
 class Files(Mirror[files.Files]):
@@ -85,6 +89,10 @@ class Session(Mirror[session.Session]):
     close = blocking(session.Session.close)
 
 
+def _forked(core: _CreatingMany | Forking) -> CreatingMany:
+    return CreatingMany(core)
+
+
 class Sandbox(Mirror[sandbox.Sandbox]):
     """A sandbox; ``with`` stops it at the end."""
 
@@ -141,7 +149,23 @@ class Sandbox(Mirror[sandbox.Sandbox]):
     close_endpoint = blocking(sandbox.Sandbox.close_endpoint)
     set_network = blocking(sandbox.Sandbox.set_network)
     snapshot = blocking(sandbox.Sandbox.snapshot)
-    fork = refused(sandbox.Sandbox.fork)
+    fork = plain(_forked, sandbox.Sandbox.fork)
     pause = blocking(sandbox.Sandbox.pause)
     resume = blocking(sandbox.Sandbox.resume)
     pack_diff = blocking(sandbox.Sandbox.pack_diff)
+
+
+class CreatingMany(Mirror[_CreatingMany | Forking]):
+    """Iterate it for each Created as it becomes ready, or call ``all()`` for a list in the order asked."""
+
+    def __iter__(self) -> Iterator[Created[Sandbox]]:
+        for made in iterate(aiter(self._core)):
+            yield _created(made)
+
+    def all(self) -> list[Created[Sandbox]]:
+        """Every Created, in the order asked."""
+        return [_created(made) for made in run(self._core.all())]
+
+
+def _created(made: Created[sandbox.Sandbox]) -> Created[Sandbox]:
+    return Created(made.index, made.key, Sandbox(made.sandbox) if made.sandbox is not None else None, made.error)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from dsec.backends.contract import Pausable
+from dsec.api import ids
+from dsec.backends.contract import Pausable, Snapshotting
 from dsec.testing.subject import Subject
 
 __all__ = ["KERNEL"]
@@ -86,6 +87,26 @@ async def a_paused_sandbox_stands_still(subject: Subject) -> None:
         assert (await backend.usage(sandbox_id)).cpu_ns > before
 
 
+async def a_snapshot_is_of_one_moment(subject: Subject) -> None:
+    """Where the kind is Snapshotting: of two files written in turn, each flushed, the second is never ahead."""
+    backend = subject.backend
+    if not isinstance(backend, Snapshotting):
+        return
+    async with subject.sandbox() as sandbox_id:
+        script = "i=0; while :; do i=$((i+1)); echo $i > /var/tmp/a; sync; echo $i > /var/tmp/b; done"
+        await subject.begin(subject.exec_spec(sandbox_id, script=script))
+        for number in range(3):
+            own = ids.snapshot_id(sandbox_id, f"key-{number}")
+            made = await backend.snapshot(own, sandbox_id, keep_ms=60_000)
+            assert made.whole and await backend.snapshot(own, sandbox_id, keep_ms=60_000) == made
+            async with subject.sandbox(from_snapshot=own) as copy:
+                heard = await subject.run(subject.exec_spec(copy, script="cd /var/tmp; echo $(cat a) $(cat b)"))
+                first, _, second = heard.out.partition(b" ")
+                assert int(first) - int(second) in (0, 1)
+            await backend.remove_snapshots([own, own])
+        assert await backend.snapshots() == []
+
+
 KERNEL: tuple[Callable[[Subject], Awaitable[None]], ...] = (
     a_timeout_reaches_every_process,
     memory_has_a_limit_that_is_counted,
@@ -94,4 +115,5 @@ KERNEL: tuple[Callable[[Subject], Awaitable[None]], ...] = (
     neighbours_are_invisible,
     usage_is_measured,
     a_paused_sandbox_stands_still,
+    a_snapshot_is_of_one_moment,
 )

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from dsec.api import types
 from dsec.api.http import error_body, status_of
+from dsec.api.snapshots import SnapshotInfo
 from dsec.errors import DSecError, Fenced, NotFound
 from dsec.testing.fake_answers import USAGE, json_answer
 from dsec.testing.fake_edge_exec_routes import ExecRoutes
@@ -24,6 +25,7 @@ from dsec.testing.fake_edge_faults import Faults
 from dsec.testing.fake_edge_jobs import JobRoutes
 from dsec.testing.fake_edge_sandboxes import SandboxRoutes
 from dsec.testing.fake_edge_sessions import FakeShell
+from dsec.testing.fake_edge_snapshots import SnapshotRoutes
 from dsec.testing.fake_edge_stores import StoreRoutes
 
 __all__ = ["FakeEdge"]
@@ -52,6 +54,7 @@ class FakeEdge(Faults):
         self.uploads: dict[str, bytes] = {}
         self.images: dict[str, types.ImageInfo] = {}
         self.jobs: dict[str, types.JobInfo] = {}
+        self.snapshots: dict[str, SnapshotInfo] = {}
         self.beats: list[tuple[str, int]] = []
         self.streams: list[OutStream] = []
         self.sockets: set[web.WebSocketResponse] = set()
@@ -96,7 +99,8 @@ class FakeEdge(Faults):
         self.loop = asyncio.get_running_loop()
         app = web.Application(middlewares=[self._around], client_max_size=1 << 30)
         app.add_routes([web.get("/metrics", self._metrics), web.get("/v1/status", self._status)])
-        for part in (SandboxRoutes(self), JobRoutes(self), ExecRoutes(self), StoreRoutes(self)):
+        parts = (SandboxRoutes(self), SnapshotRoutes(self), JobRoutes(self), ExecRoutes(self), StoreRoutes(self))
+        for part in parts:
             app.add_routes(part.routes())
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()

@@ -206,6 +206,25 @@ class FakeRuntime(FakeSandboxes):
                 self.tell({"type": "disk.removed", "sandbox_id": each})
         return {}
 
+    def _snapshot_make(self, params: dict[str, Any]) -> dict[str, Any]:
+        snapshot_id, now = params["snapshot_id"], time.time()
+        if snapshot_id not in self.snapshots:
+            self.live(params["sandbox_id"])
+            self.snapshots[snapshot_id] = {
+                "snapshot_id": snapshot_id, "sandbox_id": params["sandbox_id"], "made_at": now,
+                "kept_until": now + params["keep_ms"] / 1000, "bytes": 4096, "frozen_ns": 1000, "whole": True,
+            }  # fmt: skip
+        return self.snapshots[snapshot_id]
+
+    def _snapshot_list(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"snapshots": list(self.snapshots.values())}
+
+    def _snapshot_remove(self, params: dict[str, Any]) -> dict[str, Any]:
+        for each in params["snapshot_ids"]:
+            if self.snapshots.pop(each, None) is not None:
+                self.tell({"type": "snapshot.removed", "snapshot_id": each})
+        return {}
+
     def _sandbox_usage(self, params: dict[str, Any]) -> dict[str, Any]:
         self.live(params["sandbox_id"])
         return self.use()

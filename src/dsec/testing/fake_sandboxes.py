@@ -28,7 +28,7 @@ class FakeSandbox:
 
 
 class FakeSandboxes:
-    """All of them, the leases of their jobs and the disks that are kept."""
+    """All of them, the leases of their jobs, the disks and the snapshots that are kept."""
 
     def __init__(self) -> None:
         self.sandboxes: dict[str, FakeSandbox] = {}
@@ -36,6 +36,7 @@ class FakeSandboxes:
         self.killed_before: set[str] = set()
         self.leases: dict[str, dict[str, Any]] = {}
         self.disks: dict[str, dict[str, Any]] = {}
+        self.snapshots: dict[str, dict[str, Any]] = {}
         self._subscribers: list[Callable[[dict[str, Any]], None]] = []
 
     def subscribe(self, tell: Callable[[dict[str, Any]], None]) -> None:

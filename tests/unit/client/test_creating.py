@@ -120,7 +120,7 @@ async def test_leaving_the_iteration_leaves_nothing(fake: FakeNode, client: DSec
     many = client.sandboxes(dsec.SandboxArgs("image"), n=8)
     ready = aiter(many)
     taken = await anext(ready)
-    await ready.aclose()  # type: ignore[attr-defined]
+    await ready.aclose()
     assert taken.sandbox is not None
     live = [info.id for info in fake.edge.sandboxes.values() if info.state == "running"]
     assert live == [taken.sandbox.id]

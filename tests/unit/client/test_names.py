@@ -12,7 +12,7 @@ import pytest
 import dsec
 import dsec.errors
 import dsec.sync
-from dsec.client import artefacts, client, discovery, execs, files, jobs, layers, sandbox, stdin
+from dsec.client import artefacts, client, discovery, execs, files, jobs, layers, sandbox, snapshots, stdin
 from dsec.node.paths import NodePaths
 from dsec.sync import client as sync_client
 from dsec.sync import sandbox as sync_sandbox
@@ -27,6 +27,7 @@ PAIRS = [
     (artefacts.Images, sync_client.Images),
     (layers.Layers, sync_client.Layers),
     (artefacts.Tokens, sync_client.Tokens),
+    (snapshots.Snapshots, sync_client.Snapshots),
 ]
 _INTERNAL = {"send_on", "granted", "rewind", "unsent", "forget"}
 
@@ -61,7 +62,7 @@ def test_sync_has_the_same_names_and_signatures(core: type, mirror: type) -> Non
 def _instance_names(core: type) -> set[str]:
     """Attributes that an async class sets in its constructor and its mirror has as properties."""
     return {
-        client.DSecClient: {"images", "layers", "tokens"},
+        client.DSecClient: {"images", "layers", "snapshots", "tokens"},
         sandbox.Sandbox: {"id", "files"},
         execs.Exec: {"id"},
         jobs.Job: {"name"},
@@ -80,7 +81,6 @@ WAITING: list[tuple[str, Callable[[], object]]] = [
     ("DSecClient(project=)", lambda: client.DSecClient(project="p")),
     ("sandboxes(gang=True)", lambda: _CLIENT.sandboxes(dsec.SandboxArgs("i"), n=2, gang=True)),
     ("call_many", lambda: _CLIENT.call_many([])),
-    ("Sandbox.fork", lambda: _SANDBOX.fork(2)),
 ]
 
 
@@ -99,7 +99,7 @@ async def test_what_waits_and_is_awaited_is_refused_by_name() -> None:
         "call": _CLIENT.call(None),
         "run_microvm": _CLIENT.run_microvm(None),
         "run_vm": _CLIENT.run_vm(None),
-        "snapshot": _SANDBOX.snapshot(),
+        "snapshot": _SANDBOX.snapshot(memory=True),
         "pack_diff": _SANDBOX.pack_diff("workspace/a:1"),
     }
     for name, call in calls.items():

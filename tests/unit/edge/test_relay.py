@@ -122,7 +122,8 @@ async def test_only_four_methods_are_open_to_clients(world: World) -> None:
             assert isinstance(error, Unsupported)
             assert method in error.message
     methods = {method for method, _ in world.runtime.calls}
-    assert methods <= {"disk.list", "events", "sandbox.list", "tool.list", "hello", "net.told", "probe", "stats"}
+    own = {"disk.list", "events", "sandbox.list", "snapshot.list", "tool.list", "hello", "net.told", "probe", "stats"}
+    assert methods <= own
 
 
 async def test_typed_errors_do_not_end_the_socket(world: World) -> None:

@@ -177,6 +177,7 @@ impl Node {
             main: None,
             job: None,
             from_disk: None,
+            from_snapshot: None,
             endpoints: Vec::new(),
             egress: None,
         }

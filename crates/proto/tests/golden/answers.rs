@@ -6,6 +6,7 @@ use dsec_proto::error::WireError;
 use dsec_proto::holding::*;
 use dsec_proto::net::{EndpointCount, NetUsage};
 use dsec_proto::runtime::*;
+use dsec_proto::snapshots::{SnapshotList, SnapshotState};
 use dsec_session::plan::FileInfo;
 use serde_bytes::ByteBuf;
 
@@ -203,6 +204,26 @@ fn answers() {
                 "events item disk.removed",
                 &RuntimeEvent::DiskRemoved {
                     sandbox_id: SANDBOX.into(),
+                },
+            ),
+            vector(
+                "snapshot.list",
+                &SnapshotList {
+                    snapshots: vec![SnapshotState {
+                        snapshot_id: SNAPSHOT.into(),
+                        sandbox_id: SANDBOX.into(),
+                        made_at: 1_700_000_000.5,
+                        kept_until: 1_700_003_600.5,
+                        bytes: 16_384,
+                        frozen_ns: 4_000_000,
+                        whole: true,
+                    }],
+                },
+            ),
+            vector(
+                "events item snapshot.removed",
+                &RuntimeEvent::SnapshotRemoved {
+                    snapshot_id: SNAPSHOT.into(),
                 },
             ),
             vector("events item exec.ended", &ended),

@@ -7,6 +7,7 @@ use dsec_proto::holding::*;
 use dsec_proto::net::{EndpointSpec, NetSet, PortSpec};
 use dsec_proto::runtime::*;
 use dsec_proto::session::{RunEnd, RunList, SessionCancel, SessionClose, SessionRun};
+use dsec_proto::snapshots::{ManySnapshots, SnapshotMake};
 use dsec_session::plan::FileCall;
 use serde_bytes::ByteBuf;
 
@@ -31,6 +32,7 @@ fn requests() {
         main: Some(exec_spec()),
         job: Some("train-7".into()),
         from_disk: None,
+        from_snapshot: None,
         endpoints: vec![endpoint()],
         egress: Some(table()),
     };
@@ -245,6 +247,20 @@ fn requests() {
                 "job.end",
                 &OneJob {
                     job: "train-7".into(),
+                },
+            ),
+            vector(
+                "snapshot.make",
+                &SnapshotMake {
+                    snapshot_id: SNAPSHOT.into(),
+                    sandbox_id: SANDBOX.into(),
+                    keep_ms: 3_600_000,
+                },
+            ),
+            vector(
+                "snapshot.remove",
+                &ManySnapshots {
+                    snapshot_ids: vec![SNAPSHOT.into()],
                 },
             ),
         ],

@@ -10,6 +10,7 @@ use dsec_proto::runtime::*;
 use serde_bytes::ByteBuf;
 
 pub const SANDBOX: &str = "sb-local-abcdefghijklmnopqrstuvwxyz";
+pub const SNAPSHOT: &str = "sn-local-abcdefghijklmnopqrstuvwxyz";
 pub const EXEC: &str = "abcdefghijklmnopqrstuvwxyz";
 
 pub fn exec_spec() -> ExecSpec {

@@ -41,6 +41,7 @@ fn a_sandbox() -> SandboxSpec {
         main: None,
         job: None,
         from_disk: None,
+        from_snapshot: None,
         endpoints: Vec::new(),
         egress: None,
     }

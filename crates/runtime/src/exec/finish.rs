@@ -140,7 +140,7 @@ pub fn quota_hits(node: &Node, exec: &Exec, refused_before: u64) -> Vec<String> 
     let sandbox = exec.sandbox.tag.borrow();
     let leaf = exec.leaf(node);
     let used = leaf.disk_used();
-    let full = used.is_some_and(|used| used + BLOCK >= sandbox.disk_bytes);
+    let full = used.is_some_and(|used| used + BLOCK >= sandbox.disk_bytes + sandbox.snapshot_bytes);
     let refused = leaf.pids_refused() > refused_before;
     let hits = [("disk", full), ("pids", refused)];
     hits.iter()

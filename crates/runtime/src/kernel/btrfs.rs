@@ -112,13 +112,21 @@ impl Pool {
         let pool = File::open(&self.path)?;
         call(&pool, SUBVOL_CREATE_V2, &mut VolArgs::named(name)?)?;
         let id = subvolume_id(&File::open(self.path.join(name))?)?;
+        self.limit(id, limit)?;
+        Ok(id)
+    }
+
+    /// From now on a subvolume can hold so many bytes.
+    ///
+    /// # Errors
+    /// ENOENT.
+    pub fn limit(&self, id: u64, limit: u64) -> io::Result<()> {
         // qgroup, flags, max_referenced, max_exclusive, two reservations.
         call(
-            &pool,
+            &File::open(&self.path)?,
             QGROUP_LIMIT,
             &mut [id, LIMIT_MAX_REFERENCED, limit, 0, 0, 0],
-        )?;
-        Ok(id)
+        )
     }
 
     /// A subvolume that begins as a copy of another, and can hold `limit` bytes more. Returns its ID.
@@ -132,11 +140,7 @@ impl Pool {
         args.fd = i64::from(source.as_raw_fd());
         call(&pool, SNAP_CREATE_V2, &mut args)?;
         let id = subvolume_id(&File::open(self.path.join(name))?)?;
-        let limited = call(
-            &pool,
-            QGROUP_LIMIT,
-            &mut [id, LIMIT_MAX_REFERENCED, limit, 0, 0, 0],
-        );
+        let limited = self.limit(id, limit);
         if limited.is_err() {
             let _ = self.delete(name);
         }

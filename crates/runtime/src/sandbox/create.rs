@@ -19,7 +19,7 @@ use crate::plans::{self, Entry, InitParts};
 use crate::slot::Slot;
 use crate::store::{self, Root, RootSpec};
 use crate::tag::{egress_object, endpoints_object, sandbox_object, SandboxTag, Tag};
-use crate::{check, disks, exec, groups, jobs, net};
+use crate::{check, disks, exec, groups, jobs, net, snapshots};
 
 /// The first leaf that a slot does not have ready, see `SlotGroups::make`.
 const FIRST_NEW_LEAF: u16 = 1;
@@ -41,6 +41,9 @@ pub async fn create(node: &Rc<Node>, spec: SandboxSpec) -> WireResult<SandboxSta
     jobs::check_leased(node, spec.job.as_deref())?;
     if let Some(from) = &spec.from_disk {
         disks::check_kept(node, from, &digests(&spec.layers))?;
+    }
+    if let Some(from) = &spec.from_snapshot {
+        snapshots::check_kept(node, from, &digests(&spec.layers))?;
     }
     node.has_descriptors(8 + net::egress::descriptors(&spec))?;
     let slot = node.slots.take().await?;
@@ -150,6 +153,8 @@ fn tag(spec: &SandboxSpec, slot: &Slot) -> SandboxTag {
         disk_used: None,
         endpoints: spec.endpoints.len() as u8,
         egress: spec.egress.is_some(),
+        snapshot_bytes: 0,
+        still_for_snapshot: false,
     }
 }
 
@@ -221,7 +226,11 @@ async fn make_root(
         sandbox_id: spec.sandbox_id.clone(),
         layers: spec.layers.clone(),
         disk_bytes: spec.disk_bytes,
-        from: spec.from_disk.clone(),
+        from: spec
+            .from_disk
+            .as_ref()
+            .or(spec.from_snapshot.as_ref())
+            .cloned(),
         hostname: spec.hostname.clone(),
         endpoints: spec
             .endpoints

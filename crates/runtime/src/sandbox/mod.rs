@@ -73,6 +73,8 @@ pub struct Sandbox {
     /// Its own share of the node's launches: one whose files keep them waiting holds up only itself.
     pub launches: Semaphore,
     leaves: RefCell<Leaves>,
+    /// Of whoever lets it stand still: a pause, or a snapshot.
+    pub still: Mutex<()>,
     /// Exposed ports and endpoints.
     pub net: RefCell<Net>,
     /// Held while its network is made.
@@ -120,6 +122,7 @@ impl Sandbox {
                 next: next_leaf,
                 known: HashMap::new(),
             }),
+            still: Mutex::new(()),
             net: RefCell::default(),
             making_network: Mutex::default(),
         })

@@ -9,7 +9,7 @@ import typer
 from dsec.api.types import Ended
 from dsec.cli import options as o
 from dsec.cli import terminal
-from dsec.cli.completing import image_names
+from dsec.cli.completing import image_names, snapshot_ids
 from dsec.cli.failures import program_code
 from dsec.cli.printing import print_json
 from dsec.cli.pulling import with_image
@@ -76,10 +76,19 @@ def run(
 
 def create(
     image: Annotated[
-        str | None, typer.Argument(metavar="IMAGE", help="Not needed with --from-disk.", autocompletion=image_names)
+        str | None,
+        typer.Argument(
+            metavar="IMAGE", help="Not needed with --from-disk, --from-snapshot.", autocompletion=image_names
+        ),
     ] = None,
     from_disk: Annotated[
         str | None, typer.Option("--from-disk", metavar="SANDBOX", help="Begin with what a stopped one had written.")
+    ] = None,
+    from_snapshot: Annotated[
+        str | None,
+        typer.Option(
+            "--from-snapshot", metavar="SNAPSHOT", help="Begin with a snapshot.", autocompletion=snapshot_ids
+        ),
     ] = None,
     env: o.Env = None,
     env_file: o.EnvFile = None,
@@ -102,8 +111,8 @@ def create(
     json: Json = False,
 ) -> None:
     """Make a sandbox without a main process, for ``dsec exec``, and print its ID."""
-    if image is None and from_disk is None:
-        raise InvalidArgument("name an image, or a stopped sandbox with --from-disk")
+    if image is None and from_disk is None and from_snapshot is None:
+        raise InvalidArgument("name an image, a stopped sandbox with --from-disk, or a --from-snapshot")
     args = o.sandbox_args(
         image or "",
         env=env, env_file=env_file, workdir=workdir, user=user, name=name, memory=memory, cpus=cpus, disk=disk,
@@ -113,6 +122,9 @@ def create(
 
     async def body(client: DSecClient) -> None:
         made = args if from_disk is None else await on_disk(client, args, from_disk)
+        if from_snapshot is not None:
+            info = (await client.snapshots.get(from_snapshot)).info
+            made = made.replace(image=made.image or info.image, from_snapshot=from_snapshot)
         await _create(client, made, json=json)
 
     with_client(body)
