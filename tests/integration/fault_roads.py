@@ -21,6 +21,14 @@ __all__ = ["ROADS", "asked", "read_port", "served"]
 
 IMAGE = "dsec/debian:12"
 SERVER = (Path(__file__).parent / "port_server.py").read_bytes()
+DIAL = """
+import socket
+try:
+    with socket.create_connection(("1.1.1.1", 80), 30) as conn:
+        print(conn.recv(1))
+except ConnectionError:
+    print("refused")
+"""
 ASK = "import urllib.request as u; print(u.urlopen('http://llm.dsec.internal/x', timeout=20).status)"
 
 
@@ -191,6 +199,17 @@ async def expose(client: dsec.DSecClient, sandbox_id: str, key: str) -> None:
         assert await read_port(url) == 404
 
 
+async def network(client: dsec.DSecClient, sandbox_id: str, key: str) -> None:
+    """A sandbox gets its first network, and another one in its place; what that refuses is noted once."""
+    sandbox = client.attach(sandbox_id)
+    await sandbox.set_network("open")
+    policy = dsec.Network(max_connections=7)
+    assert (await sandbox.set_network(policy)).network == policy
+    done = await sandbox.exec("python3", "-c", DIAL, key=key)
+    assert done.stdout == "refused\n", done
+    assert [each.reason for each in (await sandbox.events()).events] == ["policy"]
+
+
 async def endpoint(client: dsec.DSecClient, _: str, key: str) -> None:
     """A sandbox reaches its endpoint from its first moment to its end."""
     async with upstream() as model, client.sandbox(IMAGE, endpoints={"llm": model.url}, key=key) as sandbox:
@@ -258,6 +277,7 @@ ROADS: dict[str, Callable[[dsec.DSecClient, str, str], Awaitable[None]]] = {
     "endpoint": endpoint,
     "expire": expire,
     "expose": expose,
+    "network": network,
     "keep": keep,
     "lease": lease,
     "open": session,

@@ -38,6 +38,25 @@ pub struct EgressTable {
     pub max_bytes_per_s: Option<u64>,
 }
 
+impl EgressTable {
+    /// The one that lets nothing pass.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self {
+            version: TABLE_VERSION,
+            allow: false,
+            rules: Vec::new(),
+            closed: Vec::new(),
+            opened: Vec::new(),
+            ech: false,
+            max_connections: 1,
+            max_connections_per_minute: None,
+            max_bytes: None,
+            max_bytes_per_s: None,
+        }
+    }
+}
+
 /// One rule. What is empty matches everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -56,7 +56,7 @@ pub struct NetSet {
     pub ports: Vec<PortSpec>,
     /// The endpoints that it was made with, in the same order.
     pub endpoints: Vec<EndpointSpec>,
-    /// What it may reach. Once it had a table it has one for good.
+    /// What it may reach. Without one nothing, of which a sandbox that had one has sockets all the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressTable>,
 }

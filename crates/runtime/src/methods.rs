@@ -78,6 +78,10 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
                 .map(|()| Empty {})
         }),
         "net.set" => answer!(net_set(&node, &params)),
+        "net.prepare" => answer!(async {
+            let asked: OneSandbox = frame::params(&params)?;
+            net::prepare(&node, &asked.sandbox_id).await
+        }),
         "net.events" => answer!(async {
             let asked: EventsAsked = frame::params(&params)?;
             net::egress::events(&node, asked).await

@@ -56,6 +56,7 @@ _log = structlog.get_logger("dsec.edge")
 _MEASURE_S = 1.0
 _REAP_S = 30.0
 _PAST_S = 1.0
+_TELL_AGAIN_S = 30.0
 _KEEP_LAYERS_S = 2.0
 _LISTEN_AGAIN_S = 0.05
 _REAP_AT_ONCE = 500
@@ -137,6 +138,7 @@ class Edge:
                         self._every(_REAP_S, self._reap),
                         self._every(_PAST_S, self.ends.flush_past),
                         self._every(_KEEP_LAYERS_S, self._keep_layers),
+                        self._every(_TELL_AGAIN_S, self._tell_rest),
                     )
                 ]
                 try:
@@ -247,6 +249,10 @@ class Edge:
     async def _measure(self) -> None:
         if self._link.connected:
             self.core.measured(await self.core.backend.stats())
+
+    async def _tell_rest(self) -> None:
+        if self._link.connected:
+            await self.ports.tell_rest()
 
     async def _keep_layers(self) -> None:
         if self.recovered:

@@ -6,6 +6,7 @@ import secrets
 from typing import Any
 
 import msgspec
+import structlog
 
 from dsec.api.network import Network, NetworkEvent, NetworkEvents, NetworkInfo
 from dsec.api.types import EndpointInfo, PortInfo
@@ -15,12 +16,13 @@ from dsec.edge.demands import egress_of
 from dsec.edge.endpoints import endpoint_infos
 from dsec.edge.faults import fault
 from dsec.edge.record import SandboxRecord
-from dsec.errors import InvalidArgument, NodeError, NotFound, SandboxGone
+from dsec.errors import DSecError, InvalidArgument, NodeError, NotFound, SandboxGone
 
 __all__ = ["TOKEN_HEADER", "Ports"]
 
 TOKEN_HEADER = "dsec-port-token"  # noqa: S105  (its name)
 _MOST_PORTS = 64
+_log = structlog.get_logger("dsec.edge")
 
 
 class Ports:
@@ -28,6 +30,8 @@ class Ports:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._untold: set[str] = set()
+        """Sandboxes of which the runtime could not be told, by ID."""
 
     async def expose(self, record: SandboxRecord, port: int) -> PortInfo:
         """Expose a port; one that is exposed keeps its token. Raises InvalidArgument, SandboxGone, NodeError."""
@@ -74,9 +78,15 @@ class Ports:
     async def set_network(self, record: SandboxRecord, asked: object) -> None:
         """Put a policy in place of the present one; connections that do not fit it are cut when this returns.
 
-        Raises InvalidArgument, NotFound, Unsupported, SandboxGone, NodeError.
+        Raises InvalidArgument, NotFound, Unsupported, SandboxGone, CapacityError, NodeError, and Conflict when a
+        program of a sandbox without a network holds the port that one needs; none of these has changed anything but
+        NodeError, after which it may be repeated.
         """
         network, egress = egress_of(asked, self._core.config)
+        if egress is not None and record.egress is None:
+            # What could be refused is done before anything is recorded; it lets nothing pass yet.
+            await self._core.backend.call("net.prepare", {"sandbox_id": record.id})
+            fault("edge.network.prepared")
         if network is None and record.egress is not None:
             # A namespace that has had a network keeps its sockets: from now on nothing passes them.
             network, egress = egress_of(Network(), self._core.config)
@@ -104,15 +114,30 @@ class Ports:
 
     async def tell_all(self) -> None:
         """The runtime may have begun anew and know nothing of it, and so may the proxy, which lets requests wait
-        until this is through. Raises NodeError when the runtime is gone again.
+        until this is through. What is refused for one sandbox is told again by ``tell_rest``. Raises NodeError when
+        the runtime is gone again.
         """
-        for record in list(self._core.live.values()):
-            if record.started_at is not None and (record.ports or record.endpoints or record.egress):
-                try:
-                    await self._tell(record)
-                except (NotFound, SandboxGone):
-                    continue  # its end is on its way
+        self._untold = {each.id for each in self._core.live.values() if _has_any(each)}
+        await self.tell_rest()
         await self._core.backend.call("net.told", {})
+
+    async def tell_rest(self) -> None:
+        """Tell what could not be told before. Raises NodeError when the runtime is gone."""
+        for sandbox_id in sorted(self._untold):
+            record = self._core.live.get(sandbox_id)
+            try:
+                if record is not None and _has_any(record):
+                    await self._tell(record)
+            except (NotFound, SandboxGone):
+                pass  # its end is on its way
+            except DSecError as error:
+                if not self._core.link.connected:
+                    raise
+                # One sandbox, whose programs may be to blame, keeps no other from what it has.
+                self._core.counters["refused", "net.set"] += 1
+                _log.warning("a sandbox could not be told of its network", sandbox_id=sandbox_id, error=error.message)
+                continue
+            self._untold.discard(sandbox_id)
 
     async def _tell(self, record: SandboxRecord) -> None:
         """Everything as it is now; once more where it changed meanwhile, since answers may cross."""
@@ -120,6 +145,10 @@ class Ports:
         while record.is_live and said != (now := _net(record)):
             said = now
             await self._core.backend.call("net.set", said)
+
+
+def _has_any(record: SandboxRecord) -> bool:
+    return record.started_at is not None and bool(record.ports or record.endpoints or record.egress)
 
 
 def _net(record: SandboxRecord) -> dict[str, Any]:

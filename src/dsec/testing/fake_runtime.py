@@ -233,6 +233,10 @@ class FakeRuntime(FakeSandboxes):
         self.live(params["sandbox_id"]).net = params
         return {}
 
+    def _net_prepare(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.live(params["sandbox_id"])
+        return {}
+
     def _net_told(self, _: dict[str, Any]) -> dict[str, Any]:
         return {}
 

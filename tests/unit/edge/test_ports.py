@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsec.errors import DSecError, InvalidArgument, NodeError, NotFound, SandboxGone
+from dsec.errors import Conflict, DSecError, InvalidArgument, NodeError, NotFound, SandboxGone
 from dsec.testing.edge_world import World, failing, until
 
 pytestmark = pytest.mark.anyio
@@ -76,6 +76,48 @@ async def test_what_could_not_be_told_is_kept_and_told_later(world: World) -> No
         assert isinstance(error, NodeError) and error.retryable
         again = await api.call("POST", path, {"port": 80})
         assert _told(world, made["id"])["ports"] == [{"port": 80, "token": again["token"]}]
+
+
+async def test_a_network_that_is_refused_is_not_recorded(world: World) -> None:
+    """When a sandbox cannot be made ready for its first policy, the caller hears why and nothing has changed; once it
+    can, it has one.
+    """
+    async with world.edge() as (_, api):
+        made = await api.create()
+        path = f"/v1/sandboxes/{made['id']}/network"
+        world.runtime.failures["net.prepare"] = Conflict("a program holds port 61953")
+        assert isinstance(await failing(api.call("PUT", path, {"network": "open"})), Conflict)
+        assert (await api.call("GET", path))["network"] is None
+        assert world.runtime.called("net.set") == []
+        assert (await api.call("PUT", path, {"network": "open"}))["network"]["default"] == "allow"
+        assert _told(world, made["id"])["egress"]["allow"] is True
+        await api.call("PUT", path, {"network": "none"})
+        assert len(world.runtime.called("net.prepare")) == 2
+        assert _told(world, made["id"])["egress"]["allow"] is False
+
+
+async def test_one_sandbox_keeps_no_other_from_its_network(world: World) -> None:
+    """When the runtime begins anew and refuses one sandbox, all others are told, the node recovers, and that one is
+    told later.
+    """
+    async with world.edge() as (_, api):
+        made = [await api.create() for _ in range(3)]
+        for each in made:
+            await api.call("POST", f"/v1/sandboxes/{each['id']}/ports", {"port": 80})
+    await world.runtime.drop_connections()
+    for sandbox in world.runtime.sandboxes.values():
+        sandbox.net = None
+    world.runtime.failures["net.set"] = Conflict("a program holds port 61953")
+    async with world.edge() as (edge, api):
+        await until(lambda: edge.recovered and world.runtime.called("net.told") != [])
+        nets = [each.net for each in world.runtime.sandboxes.values()]
+        assert sum(net is None for net in nets) == 1
+        assert edge.core.counters["refused", "net.set"] == 1
+        await edge.ports.tell_rest()
+        assert all(each.net is not None for each in world.runtime.sandboxes.values())
+        told = len(world.runtime.called("net.set"))
+        await edge.ports.tell_rest()
+        assert len(world.runtime.called("net.set")) == told
 
 
 async def test_endpoints_reach_the_runtime_with_the_create(world: World) -> None:

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
+use dsec_fault::fault;
 use dsec_proto::egress::{EgressCount, EgressRecord, EventsAsked};
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::journal;
@@ -34,8 +35,23 @@ pub fn descriptors(spec: &SandboxSpec) -> u64 {
 /// Takes up the sockets from the keeper, where a former runtime left them, or makes them.
 ///
 /// # Errors
-/// `node_error`; `capacity`.
+/// `node_error`; `capacity`; `conflict` when a program of the sandbox holds the port of one of them.
 pub async fn have(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> WireResult<()> {
+    have_or(node, sandbox, true).await
+}
+
+/// Takes up the sockets from the keeper, if it has any.
+///
+/// # Errors
+/// `node_error`.
+pub async fn take_up(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> WireResult<()> {
+    if !sandbox.tag.borrow().egress {
+        return Ok(());
+    }
+    have_or(node, sandbox, false).await
+}
+
+async fn have_or(node: &Rc<Node>, sandbox: &Rc<Sandbox>, makes: bool) -> WireResult<()> {
     // Two that find none would both make them.
     let _one = sandbox.making_network.lock().await;
     if !sandbox.net.borrow().outward.is_empty() {
@@ -46,6 +62,7 @@ pub async fn have(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> WireResult<()> {
     };
     let held = match node.keeper.call(call, &[]).await {
         Ok((_, held)) => held,
+        Err(refusal) if refusal.code == "unknown_object" && !makes => return Ok(()),
         Err(refusal) if refusal.code == "unknown_object" => make(node, sandbox).await?,
         Err(refusal) => return Err(broken(&refusal.message)),
     };
@@ -79,7 +96,7 @@ async fn make(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> WireResult<Vec<OwnedFd>
     }
     let namespace = namespace(node, sandbox).await?;
     let made = node.objects.run(move || sockets::egress(&namespace));
-    let mut held = made.await.map_err(|error| broken(&error))?;
+    let mut held = made.await.map_err(|error| unmade(&error, &sandbox.id))?;
     held.push(ledger::sized("network", journal::BYTES).map_err(|error| broken(&error))?);
     let tag = Tag::Egress {
         sandbox_id: sandbox.id.clone(),
@@ -90,9 +107,25 @@ async fn make(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> WireResult<Vec<OwnedFd>
         held: (0..held.len() as u16).collect(),
     };
     let numbers: Vec<_> = held.iter().map(AsRawFd::as_raw_fd).collect();
+    fault!("runtime.network.made");
     let kept = node.keeper.tell(put, &numbers).await;
+    fault!("runtime.network.held");
     kept.map_err(|refusal| broken(&refusal.message))?;
     Ok(held)
+}
+
+/// Why the sockets cannot be made. The sandbox's own programs may have been there first.
+fn unmade(error: &io::Error, sandbox_id: &str) -> WireError {
+    if error.kind() != io::ErrorKind::AddrInUse {
+        return broken(error);
+    }
+    let port = sockets::EGRESS_PORT;
+    let message =
+        format!("a program of the sandbox holds port {port}, where the node's network would end");
+    WireError::new("conflict", message)
+        .in_phase("network")
+        .about(sandbox_id)
+        .remedy("End the program that holds the port, or give the sandbox its network when it is created")
 }
 
 fn broken(error: &impl ToString) -> WireError {
@@ -121,8 +154,8 @@ fn read(journal: &OwnedFd, from: u64, most: u64) -> WireResult<EgressRecord> {
 /// `not_found`, `node_error`.
 pub async fn events(node: &Rc<Node>, asked: EventsAsked) -> WireResult<EgressRecord> {
     let sandbox = node.sandbox(&asked.sandbox_id)?;
-    if sandbox.gone().is_none() && sandbox.tag.borrow().egress {
-        have(node, &sandbox).await?;
+    if sandbox.gone().is_none() {
+        take_up(node, &sandbox).await?;
     }
     let net = sandbox.net.borrow();
     match (net.outward.last(), &net.last_egress) {

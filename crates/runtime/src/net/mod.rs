@@ -115,15 +115,16 @@ pub async fn begin(node: &Rc<Node>, sandbox: &Rc<Sandbox>, spec: &SandboxSpec) -
 /// `net.set`: what is exposed, and which endpoints answer. What is not any more is cut when this returns.
 ///
 /// # Errors
-/// What is wrong with it; `sandbox_gone`; `node_error` when the proxy does not answer.
+/// What is wrong with it; `sandbox_gone`; `conflict`; `node_error` when the proxy does not answer.
 pub async fn set(node: &Rc<Node>, asked: NetSet) -> WireResult<Empty> {
     check_ports(&asked.ports)?;
     check_endpoints(&asked.endpoints)?;
     asked.egress.as_ref().map_or(Ok(()), check_egress)?;
     let sandbox = node.live(&asked.sandbox_id)?;
     have_listeners(node, &sandbox, asked.endpoints.len()).await?;
-    if asked.egress.is_some() {
-        egress::have(node, &sandbox).await?;
+    match &asked.egress {
+        Some(_) => egress::have(node, &sandbox).await?,
+        None => egress::take_up(node, &sandbox).await?,
     }
     {
         let mut net = sandbox.net.borrow_mut();
@@ -133,20 +134,27 @@ pub async fn set(node: &Rc<Node>, asked: NetSet) -> WireResult<Empty> {
                     .with("field", "endpoints"),
             );
         }
-        if asked.egress.is_none() && !net.outward.is_empty() {
-            return Err(WireError::invalid(
-                "a sandbox that has had a network keeps a table, be it one that allows nothing",
-            )
-            .with("field", "egress"));
-        }
         net.told = true;
         net.ports = asked.ports;
         net.endpoints = asked.endpoints;
-        net.egress = asked.egress;
+        // The sockets of one that was made ready stay: nothing passes them.
+        let ready = !net.outward.is_empty();
+        net.egress = asked.egress.or_else(|| ready.then(EgressTable::nothing));
     }
     fault!("runtime.expose.noted");
     node.proxy.apply(&sandbox.id, PATIENCE).await?;
     fault!("runtime.expose.applied");
+    Ok(Empty {})
+}
+
+/// `net.prepare`: makes a sandbox ready for its first policy, so that a `net.set` with one will not be refused. Nothing
+/// passes before that.
+///
+/// # Errors
+/// `not_found`, `sandbox_gone`, `capacity`, `node_error`; `conflict` when a program of the sandbox is in the way.
+pub async fn prepare(node: &Rc<Node>, sandbox_id: &str) -> WireResult<Empty> {
+    let sandbox = node.live(sandbox_id)?;
+    egress::have(node, &sandbox).await?;
     Ok(Empty {})
 }
 

@@ -17,8 +17,8 @@ use crate::kernel::sys::{check, owned};
 const PREFIX: [u8; 3] = [127, 77, 0];
 const PORT: u16 = 80;
 /// Where all other connections of a sandbox with a network end, at its loopback addresses. Above the ports that the kernel
-/// chooses; a program cannot have this one.
-const EGRESS_PORT: u16 = 61953;
+/// chooses. From the first policy on a program cannot have this one; where a program has it by then, there is no network.
+pub const EGRESS_PORT: u16 = 61953;
 const LOOPBACK: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
