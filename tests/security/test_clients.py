@@ -124,20 +124,48 @@ async def test_expired_and_revoked_tokens(node: RunningNode, raw: Raw, client: d
             pass
 
 
-async def test_no_token_for_another_principal(node: RunningNode, raw: Raw) -> None:
-    """A token cannot be made for, listed of or revoked from another principal."""
-    other = Tokens(node.paths.iam_db)
-    try:
-        made = other.create("other", name="theirs")
-        status, _ = await raw.json("POST", "/v1/tokens", {"name": "x", "principal": "other"})
-        assert status == 422
-        forged = {"dsec-principal": "other"}
-        assert b"theirs" not in (await raw.ask("GET", "/v1/tokens", None, forged))[1]
-        assert (await raw.ask("DELETE", f"/v1/tokens/{made.id}", None, forged))[0] == 404
-        assert other.check(made.token) is not None
-        other.revoke("other", made.id)
-    finally:
-        other.close()
+async def test_no_token_makes_tokens_but_an_admins(node: RunningNode, raw: Raw, client: dsec.DSecClient) -> None:
+    """A token of scope exec, of all projects even, cannot make, list or revoke tokens, whatever it says it is."""
+    theirs = await client.tokens.create("theirs")
+    made = await client.tokens.create("mine", project="*")
+    raw.headers = {"authorization": f"Bearer {made.token}", "dsec-scope": "admin", "dsec-principal": "admin"}
+    for scope in ("read", "exec", "admin"):
+        status, _ = await raw.json("POST", "/v1/tokens", {"name": "x", "scope": scope})
+        assert status == 403
+    status, listed = await raw.ask("GET", "/v1/tokens")
+    assert status == 403 and b"theirs" not in listed
+    assert (await raw.ask("DELETE", f"/v1/tokens/{theirs.id}"))[0] == 403
+    assert theirs.id in [one.id for one in await client.tokens.list()]
+    await client.tokens.revoke(theirs.id)
+    await client.tokens.revoke(made.id)
+
+
+async def test_a_project_is_no_way_into_another(node: RunningNode, raw: Raw, client: dsec.DSecClient) -> None:
+    """With a token of another project a running sandbox is not there: by HTTP, WebSocket, transfer, by ID and name;
+    the headers that the edge believes are dropped when a client sends them."""
+    made = await client.tokens.create("theirs", project="theirs", principal="mallory")
+    forged = {"dsec-project": "*", "dsec-scope": "admin", "dsec-principal": "admin"}
+    async with client.sandbox(IMAGE, name="private") as sandbox, dsec.DSecClient(node.url, made.token) as stranger:
+        raw.headers = {"authorization": f"Bearer {made.token}"} | forged
+        for name in (sandbox.id, "private"):
+            assert (await raw.ask("GET", f"/v1/sandboxes/{name}"))[0] == 404
+            assert (await raw.ask("GET", f"/v1/sandboxes/{name}/files?path=/etc/passwd"))[0] == 404
+            assert (await raw.json("POST", f"/v1/sandboxes/{name}/stop", {}))[0] == 404
+        assert json.loads((await raw.ask("GET", "/v1/sandboxes"))[1])["sandboxes"] == []
+        answer = msgspec.msgpack.decode(
+            (await raw.say(pack([1, 0, "exec", {"sandbox_id": sandbox.id, "key": "k", "argv": [b"id"]}]))).data
+        )
+        assert answer[1] == 4 and answer[2]["code"] == "not_found"
+        upgrade = {"connection": "Upgrade", "upgrade": "dsec-transfer"}
+        target = f"/v1/sandboxes/{sandbox.id}/transfer?direction=download&transfer_id={'a' * 26}&path=/etc"
+        assert (await raw.ask("GET", target, None, upgrade))[0] == 404
+        assert (await stranger.stop_all(mine=True)).stopped == []
+        async with stranger.sandbox(IMAGE, name="private") as own:
+            assert (await own.exec("id", "-u")).stdout.strip() == "0"
+            assert (await own.info()).project == "theirs"
+            assert (await stranger.stop_all(mine=True)).stopped == [own.id]
+        assert (await sandbox.info()).state == "running"
+    await client.tokens.revoke(made.id)
 
 
 async def test_stop_all_takes_only_the_callers(node: RunningNode, client: dsec.DSecClient) -> None:
@@ -154,8 +182,35 @@ async def test_stop_all_takes_only_the_callers(node: RunningNode, client: dsec.D
             assert (await stranger.stop_all(mine=True)).stopped == []
             assert (await mine.info()).state == "running"
     finally:
-        tokens.revoke("other", other.id)
+        tokens.revoke(other.id)
         tokens.close()
+
+
+async def test_nothing_is_smuggled_behind_an_upgrade(node: RunningNode, client: dsec.DSecClient) -> None:
+    """What follows an upgrade on its connection is never read as a request by the edge, which would believe its
+    headers: after upgrades to nothing, to another's, without their keys, or refused, there is one answer at most."""
+    made = await client.tokens.create("small", scope="read", project="theirs")
+    host, _, port = node.url.removeprefix("http://").partition(":")
+    admin = "dsec-principal: admin\r\ndsec-project: *\r\ndsec-scope: admin\r\n"
+    smuggled = f"GET /v1/sandboxes HTTP/1.1\r\nhost: edge\r\n{admin}\r\n".encode()
+    one = f"sb-{node.paths.name}-{'a' * 26}"
+    async with client.sandbox(IMAGE) as sandbox:
+        for target, upgrade in (
+            (f"/v1/sandboxes/{one}/transfer?direction=download&transfer_id={'a' * 26}&path=/", "dsec-transfer"),
+            (f"/v1/sandboxes/{sandbox.id}/transfer?direction=download&transfer_id=x&path=/", "dsec-transfer"),
+            (f"/v1/sandboxes/{one}/execs/{'a' * 26}/output", "dsec-transfer"),
+            ("/v1/ws", "websocket"),
+            ("/v1/ws", "dsec-transfer"),
+            ("/v1/status", "websocket"),
+        ):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            head = f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n{admin}"
+            head += f"Authorization: Bearer {made.token}\r\n\r\n"
+            writer.write(head.encode() + smuggled + smuggled)
+            answer = await asyncio.wait_for(reader.read(), 20)
+            writer.close()
+            assert answer.count(b"HTTP/1.1 ") <= 1 and b'"sandboxes"' not in answer, (target, upgrade, answer)
+    await client.tokens.revoke(made.id)
 
 
 async def test_paths_are_no_way_round(node: RunningNode, raw: Raw) -> None:

@@ -151,6 +151,6 @@ def test_recorded_files_open(paths: NodePaths) -> None:
     found = past.find(ended.id)
     assert found is not None and found.cause == "stopped"
     tokens = Tokens(recorded(paths.iam_db))
-    assert [one.name for one in tokens.list_of("admin")] == ["recorded"]
+    assert [one.name for one in tokens.list()] == ["recorded"]
     assert tokens.create("admin").token
     tokens.close()

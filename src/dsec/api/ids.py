@@ -27,7 +27,7 @@ _SANDBOX_ID = re.compile(r"sb-([a-z0-9]{1,12})-([a-z2-7]{26})")
 _SNAPSHOT_ID = re.compile(r"sn-([a-z0-9]{1,12})-([a-z2-7]{26})")
 _EXEC_ID = re.compile(r"[a-z2-7]{26}")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
-_JOB = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,63}")
+_JOB = re.compile(r"(?!_\.)[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,63}")
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
 

@@ -237,6 +237,7 @@ class SandboxInfo(_Answer, frozen=True, kw_only=True):
     name: str | None = None
     job: str | None = None
     principal: str = ""
+    project: str = "default"
     env: dict[str, str] = {}
     workdir: str | None = None
     user: str | None = None
@@ -390,6 +391,7 @@ class JobInfo(_Answer, frozen=True, kw_only=True):
     ended_at: float | None = None
     live: int = 0
     queued: int = 0
+    project: str = "default"
 
 
 class KillRequest(_Request, frozen=True, kw_only=True):
@@ -725,10 +727,14 @@ class StoredTag(_Answer, frozen=True, kw_only=True):
 
 
 class TokenRequest(_Request, frozen=True, kw_only=True):
-    """``ttl_s`` None: until revoked."""
+    """``ttl_s`` None: until revoked. ``project`` None: "default", or "*" (all of them) for scope admin."""
 
     name: str = ""
     ttl_s: float | None = None
+    scope: str = "exec"
+    project: str | None = None
+    principal: str | None = None
+    """None: the maker's."""
 
 
 class TokenInfo(_Answer, frozen=True, kw_only=True):
@@ -738,6 +744,9 @@ class TokenInfo(_Answer, frozen=True, kw_only=True):
     name: str
     created_at: float
     expires_at: float | None = None
+    principal: str = ""
+    project: str = "*"
+    scope: str = "admin"
 
 
 class TokenCreated(_Answer, frozen=True, kw_only=True):
@@ -747,6 +756,9 @@ class TokenCreated(_Answer, frozen=True, kw_only=True):
     name: str
     token: str
     expires_at: float | None = None
+    principal: str = ""
+    project: str = "*"
+    scope: str = "admin"
 
 
 class VersionInfo(_Answer, frozen=True, kw_only=True):

@@ -9,12 +9,13 @@ from typing import Any
 
 import structlog
 
+from dsec.api.access import EVERY_PROJECT, includes
 from dsec.apiserver.asgi import Receive, Scope, Send, header, send_error
 from dsec.apiserver.edge_link import Edges
 from dsec.apiserver.metrics import Metrics
 from dsec.apiserver.own import Own
 from dsec.apiserver.proxy import CLIENT_GONE, forward
-from dsec.apiserver.routes import Match, match
+from dsec.apiserver.routes import Match, Route, match
 from dsec.apiserver.splice import Admitted, Splice
 from dsec.errors import Denied, DSecError, NotFound, PlatformError
 from dsec.iam.tokens import Grant, Tokens
@@ -59,11 +60,12 @@ class Gate:
         grant = self._authenticate(header(scope, b"authorization"))
         if found is None or found.route.upgrades:
             raise NotFound(f"no route is {scope['method']} {scope['path'][:200]}", remedy="GET /v1/openapi.json")
+        self._check_scope(grant, found.route)
         if found.route.where == "own":
             await self._own.answer(found, grant, receive, send)
             return
         link = self.edges.of_sandbox(found.sandbox)
-        await forward(link, found.route, grant.principal, scope, receive, send)
+        await forward(link, found.route, grant, scope, receive, send)
 
     async def _fail(self, error: DSecError, watched: _Watched) -> None:
         if watched.started:
@@ -82,6 +84,20 @@ class Gate:
             )
         return grant
 
+    def _check_scope(self, grant: Grant, route: Route) -> None:
+        """Refuse what a token is too small for, before anything is looked for: so the answer tells of it alone."""
+        if route.everywhere and grant.project != EVERY_PROJECT:
+            self._metrics.denied()
+            raise Denied("this is about all projects, and the token is of one", phase="scope", needs=EVERY_PROJECT)
+        if not includes(grant.scope, route.scope):
+            self._metrics.denied()
+            raise Denied(
+                f"this needs a token of scope {route.scope}, and this one's is {grant.scope}",
+                phase="scope",
+                remedy="An admin makes one: `dsec token create --scope`",
+                needs=route.scope,
+            )
+
     # WebSockets, which do not come through ASGI
 
     def admit(self, path: str, headers: dict[bytes, bytes]) -> Admitted:
@@ -91,15 +107,18 @@ class Gate:
             found = match("GET", path)
             if found is None or not found.route.upgrades:
                 raise NotFound(f"no transfer and no output is at {path[:200]}")
+            self._check_scope(grant, found.route)
             expires_at = grant.expires_at if path.endswith("/output") else None
-            return Admitted(self.edges.of_sandbox(found.sandbox), grant.principal, grant.token_id, expires_at)
-        if path != "/v1/ws":
+            return Admitted(self.edges.of_sandbox(found.sandbox), grant, expires_at)
+        found = match("GET", path)
+        if path != "/v1/ws" or found is None:
             raise NotFound(f"no WebSocket is at {path[:200]}")
-        return Admitted(self.edges.any, grant.principal, grant.token_id, grant.expires_at)
+        self._check_scope(grant, found.route)
+        return Admitted(self.edges.any, grant, grant.expires_at)
 
     def opened(self, admitted: Admitted, socket: Splice) -> None:
         """A WebSocket is through."""
-        self._sockets.setdefault(admitted.token_id, set()).add(socket)
+        self._sockets.setdefault(admitted.grant.token_id, set()).add(socket)
         if admitted.expires_at is not None:
             left_s = max(0.0, admitted.expires_at - time.time())
             self._expiries[socket] = asyncio.get_running_loop().call_later(left_s, socket.close)
@@ -110,12 +129,12 @@ class Gate:
         expiry = self._expiries.pop(socket, None)
         if expiry is not None:
             expiry.cancel()
-        of_token = self._sockets.get(admitted.token_id, set())
+        of_token = self._sockets.get(admitted.grant.token_id, set())
         if socket in of_token:
             of_token.discard(socket)
             self._metrics.websocket(-1)
         if not of_token:
-            self._sockets.pop(admitted.token_id, None)
+            self._sockets.pop(admitted.grant.token_id, None)
 
     def _cut(self, token_id: str) -> None:
         for socket in list(self._sockets.get(token_id, ())):

@@ -71,8 +71,11 @@ def _operation(route: Route, request: dict[str, Any] | None, answer: dict[str, A
         + [{"name": name, "in": "query", "schema": {"type": "string"}} for name in route.query],
         "responses": {"200": _answer(route, answer), "default": _ERROR},
     }
-    if route.public:
-        operation["security"] = []
+    operation["security"] = [] if route.public else [{"token": [route.scope]}]
+    if route.everywhere:
+        operation["x-dsec-every-project"] = True
+    if route.upgrades:
+        operation["x-dsec-upgrade"] = True
     body = _body(route, request)
     if body:
         operation["requestBody"] = {"content": body}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 
 import msgspec
 
+from dsec.api.access import DEFAULT_PROJECT, EVERY_PROJECT
 from dsec.api.types import TokenRequest, VersionInfo
 from dsec.apiserver.asgi import Receive, Send, read_body, send_bytes, send_json
 from dsec.apiserver.edge_link import Edges
@@ -63,27 +65,31 @@ class Own:
         elif route.path == "/metrics":
             await self._send_metrics(grant, send)
         elif route.method == "GET":
-            await send_json(send, {"tokens": self._tokens.list_of(grant.principal)})
+            await send_json(send, {"tokens": self._tokens.list()})
         elif route.method == "POST":
             await self._create_token(grant, receive, send)
         else:
-            await self._revoke_token(grant, found.last or "", send)
+            await self._revoke_token(found.last or "", send)
 
     async def _create_token(self, grant: Grant, receive: Receive, send: Send) -> None:
         asked = _token_request(await read_body(receive, _SMALL))
-        made = await asyncio.to_thread(self._tokens.create, grant.principal, name=asked.name, ttl_s=asked.ttl_s)
+        project = asked.project
+        if project is None:
+            project = EVERY_PROJECT if asked.scope == "admin" else DEFAULT_PROJECT
+        principal = grant.principal if asked.principal is None else asked.principal
+        make = functools.partial(self._tokens.create, name=asked.name, ttl_s=asked.ttl_s, scope=asked.scope)
+        made = await asyncio.to_thread(make, principal, project=project)
         await send_json(send, made)
 
-    async def _revoke_token(self, grant: Grant, token_id: str, send: Send) -> None:
-        await asyncio.to_thread(self._tokens.revoke, grant.principal, token_id)
+    async def _revoke_token(self, token_id: str, send: Send) -> None:
+        await asyncio.to_thread(self._tokens.revoke, token_id)
         self._revoked(token_id)
         await send_json(send, {})
 
     async def _send_metrics(self, grant: Grant, send: Send) -> None:
         text = self._metrics.text()
-        headers = {"dsec-principal": grant.principal}
         try:
-            async with self._edges.any.request("GET", "/metrics", headers, None) as answer:
+            async with self._edges.any.request("GET", "/metrics", grant.headers, None) as answer:
                 if answer.status != 200:
                     raise NotFound(f"the edge answered {answer.status} to /metrics")
                 text += await answer.read()

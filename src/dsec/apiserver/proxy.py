@@ -7,6 +7,7 @@ import asyncio
 from dsec.apiserver.asgi import Headers, Receive, Scope, Send, body_chunks, header, read_body
 from dsec.apiserver.edge_link import EdgeAnswer, EdgeLink
 from dsec.apiserver.routes import Route
+from dsec.iam.tokens import Grant
 
 __all__ = ["CLIENT_GONE", "MAX_JSON_BODY", "forward"]
 
@@ -23,12 +24,12 @@ _ANSWER_HEADERS = (
 )
 
 
-async def forward(link: EdgeLink, route: Route, principal: str, scope: Scope, receive: Receive, send: Send) -> None:
+async def forward(link: EdgeLink, route: Route, grant: Grant, scope: Scope, receive: Receive, send: Send) -> None:
     """Ask the edge in the caller's name.
 
     A client that goes away takes its request with it: the edge sees the connection close, so a queued create leaves.
     """
-    headers = {"dsec-principal": principal}
+    headers = grant.headers
     for name in (b"content-type", b"content-length", b"dsec-job"):
         value = header(scope, name)
         if value is not None:

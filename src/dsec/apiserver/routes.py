@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from dsec.api import network, snapshots, types
+from dsec.api.access import Scope
 
 __all__ = ["ROUTES", "Match", "Route", "match"]
 
@@ -18,6 +19,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     path: str
     summary: str
+    scope: Scope
+    """What a token needs for it; of WebSockets and transfers the edge asks for more, by what is opened."""
     where: Literal["own", "edge"] = "edge"
     request: Any = None
     answer: Any = None
@@ -29,6 +32,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Answered only as an upgrade to another protocol."""
     public: bool = False
     """Answered without a token."""
+    everywhere: bool = False
+    """What it answers is about all projects."""
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -43,219 +48,257 @@ _SANDBOX = "/v1/sandboxes/{id}"
 
 ROUTES: tuple[Route, ...] = (
     Route(
-        method="GET", path="/v1/version", summary="Version and capabilities", where="own",
+        method="GET", path="/v1/version", scope="read", summary="Version and capabilities", where="own",
         answer=types.VersionInfo, public=True,
     ),
-    Route(method="GET", path="/v1/openapi.json", summary="This document", where="own", answer=dict[str, Any]),
-    Route(method="GET", path="/metrics", summary="Prometheus metrics of apiserver and node", where="own"),
     Route(
-        method="GET", path="/v1/tokens", summary="The caller's tokens", where="own",
+        method="GET", path="/v1/openapi.json", scope="read",
+        summary="This document", where="own", answer=dict[str, Any],
+    ),
+    Route(
+        method="GET", path="/metrics", scope="read", everywhere=True,
+        summary="Prometheus metrics of apiserver and node", where="own",
+    ),
+    Route(
+        method="GET", path="/v1/tokens", scope="admin", where="own", summary="The node's tokens, no secrets",
         answer=types.TokenInfo, wrapped="tokens",
     ),
     Route(
-        method="POST", path="/v1/tokens", summary="Make a token", where="own",
+        method="POST", path="/v1/tokens", scope="admin", summary="Make a token", where="own",
         request=types.TokenRequest, answer=types.TokenCreated,
     ),
     Route(
-        method="DELETE", path="/v1/tokens/{token_id}", summary="Revoke a token", where="own",
+        method="DELETE", path="/v1/tokens/{token_id}", scope="admin", summary="Revoke a token", where="own",
         answer=dict[str, Any],
     ),
-    Route(method="GET", path="/v1/ws", summary="The WebSocket (docs/protocols.md)", streams=True, upgrades=True),
     Route(
-        method="GET", path="/v1/usage", summary="What sandboxes used, by label:NAME, job, principal or image",
+        method="GET", path="/v1/ws", scope="read",
+        summary="The WebSocket (docs/protocols.md)", streams=True, upgrades=True,
+    ),
+    Route(
+        method="GET", path="/v1/usage", scope="read",
+        summary="What sandboxes used, by label:NAME, job, principal or image",
         answer=types.UsageGroup, wrapped="groups", query=("by", "since"),
     ),
-    Route(method="GET", path="/v1/status", summary="The node at a glance", answer=types.Status),
+    Route(method="GET", path="/v1/status", scope="read", summary="The node at a glance", answer=types.Status),
     Route(
-        method="POST", path="/v1/sandboxes", summary="Create a sandbox; idempotent by key",
+        method="POST", path="/v1/sandboxes", scope="exec", summary="Create a sandbox; idempotent by key",
         request=types.CreateRequest, answer=types.SandboxInfo,
     ),
     Route(
-        method="GET", path="/v1/sandboxes", summary="Find sandboxes", answer=types.SandboxInfo,
+        method="GET", path="/v1/sandboxes", scope="read", summary="Find sandboxes", answer=types.SandboxInfo,
         wrapped="sandboxes", query=("state", "label", "name", "job", "mine"),
     ),
-    Route(method="GET", path=_SANDBOX, summary="One sandbox, by ID or name", answer=types.SandboxInfo),
+    Route(method="GET", path=_SANDBOX, scope="read", summary="One sandbox, by ID or name", answer=types.SandboxInfo),
     Route(
-        method="DELETE", path=_SANDBOX, summary="Drop a stopped sandbox's tombstone; force stops it first",
+        method="DELETE", path=_SANDBOX, scope="exec",
+        summary="Drop a stopped sandbox's tombstone; force stops it first",
         answer=dict[str, Any], query=("force",),
     ),
     Route(
-        method="GET", path=_SANDBOX + "/story", summary="Every transition, its cause and actor",
+        method="GET", path=_SANDBOX + "/story", scope="read", summary="Every transition, its cause and actor",
         answer=types.StoryEntry, wrapped="story",
     ),
-    Route(method="GET", path=_SANDBOX + "/usage", summary="What it has used", answer=types.Usage),
+    Route(method="GET", path=_SANDBOX + "/usage", scope="read", summary="What it has used", answer=types.Usage),
     Route(
-        method="GET", path=_SANDBOX + "/execs", summary="Its execs", answer=types.ExecInfo, wrapped="execs",
+        method="GET", path=_SANDBOX + "/execs", scope="read",
+        summary="Its execs", answer=types.ExecInfo, wrapped="execs",
     ),
-    Route(method="GET", path=_SANDBOX + "/execs/{exec_id}", summary="One exec", answer=types.ExecInfo),
+    Route(method="GET", path=_SANDBOX + "/execs/{exec_id}", scope="read", summary="One exec", answer=types.ExecInfo),
     Route(
-        method="POST", path=_SANDBOX + "/execs/{exec_id}/kill", summary="Signal or kill an exec, confirmed",
+        method="POST", path=_SANDBOX + "/execs/{exec_id}/kill", scope="exec",
+        summary="Signal or kill an exec, confirmed",
         request=types.KillRequest, answer=dict[str, Any],
     ),
     Route(
-        method="POST", path=_SANDBOX + "/execs/{exec_id}/resize", summary="Give an exec's terminal another size",
+        method="POST", path=_SANDBOX + "/execs/{exec_id}/resize", scope="exec",
+        summary="Give an exec's terminal another size",
         request=types.ResizeRequest, answer=dict[str, Any],
     ),
     Route(
-        method="POST", path=_SANDBOX + "/stop", summary="Stop, confirmed",
+        method="POST", path=_SANDBOX + "/stop", scope="exec", summary="Stop, confirmed",
         request=types.StopRequest, answer=types.Stopped,
     ),
-    Route(method="POST", path=_SANDBOX + "/pause", summary="Let it stand still", answer=types.Paused),
-    Route(method="POST", path=_SANDBOX + "/resume", summary="Let it go on", answer=dict[str, Any]),
+    Route(method="POST", path=_SANDBOX + "/pause", scope="exec", summary="Let it stand still", answer=types.Paused),
+    Route(method="POST", path=_SANDBOX + "/resume", scope="exec", summary="Let it go on", answer=dict[str, Any]),
     Route(
-        method="POST", path=_SANDBOX + "/snapshots", summary="Keep what it has written; idempotent by key",
+        method="POST", path=_SANDBOX + "/snapshots", scope="exec",
+        summary="Keep what it has written; idempotent by key",
         request=snapshots.SnapshotRequest, answer=snapshots.SnapshotInfo,
     ),
     Route(
-        method="GET", path="/v1/snapshots", summary="Snapshots that are kept", answer=snapshots.SnapshotInfo,
-        wrapped="snapshots",
+        method="GET", path="/v1/snapshots", scope="read", summary="Snapshots that are kept",
+        answer=snapshots.SnapshotInfo, wrapped="snapshots",
     ),
     Route(
-        method="GET", path="/v1/snapshots/{snapshot_id}", summary="One snapshot", answer=snapshots.SnapshotInfo,
+        method="GET", path="/v1/snapshots/{snapshot_id}", scope="read", summary="One snapshot",
+        answer=snapshots.SnapshotInfo,
     ),
     Route(
-        method="DELETE", path="/v1/snapshots/{snapshot_id}", summary="Keep a snapshot no more, confirmed",
-        answer=dict[str, Any],
+        method="DELETE", path="/v1/snapshots/{snapshot_id}", scope="exec",
+        summary="Keep a snapshot no more, confirmed", answer=dict[str, Any],
     ),
     Route(
-        method="GET", path=_SANDBOX + "/files", summary="A file's bytes",
+        method="GET", path=_SANDBOX + "/files", scope="read", summary="A file's bytes",
         query=("path", "offset", "limit", "user"), streams=True,
     ),
     Route(
-        method="PUT", path=_SANDBOX + "/files", summary="Replace a file by the body",
+        method="PUT", path=_SANDBOX + "/files", scope="exec", summary="Replace a file by the body",
         answer=types.FileWritten, query=("path", "mode", "parents", "user"), streams=True,
     ),
     Route(
-        method="POST", path=_SANDBOX + "/ports", summary="Expose a port; repeated, the same token",
+        method="POST", path=_SANDBOX + "/ports", scope="exec", summary="Expose a port; repeated, the same token",
         request=types.PortRequest, answer=types.PortInfo,
     ),
     Route(
-        method="GET", path=_SANDBOX + "/ports", summary="Its exposed ports", answer=types.PortInfo, wrapped="ports",
+        method="GET", path=_SANDBOX + "/ports", scope="exec",
+        summary="Its exposed ports", answer=types.PortInfo, wrapped="ports",
     ),
     Route(
-        method="DELETE", path=_SANDBOX + "/ports/{port}", summary="Expose a port no more; cuts its connections",
+        method="DELETE", path=_SANDBOX + "/ports/{port}", scope="exec",
+        summary="Expose a port no more; cuts its connections",
         answer=dict[str, Any],
     ),
     Route(
-        method="GET", path=_SANDBOX + "/endpoints", summary="Its endpoints and what they have done",
+        method="GET", path=_SANDBOX + "/endpoints", scope="read", summary="Its endpoints and what they have done",
         answer=types.EndpointInfo, wrapped="endpoints",
     ),
     Route(
-        method="POST", path=_SANDBOX + "/endpoints/{name}/close", summary="Close an endpoint; cuts its connections",
+        method="POST", path=_SANDBOX + "/endpoints/{name}/close", scope="exec",
+        summary="Close an endpoint; cuts its connections",
         answer=dict[str, Any],
     ),
     Route(
-        method="PUT", path=_SANDBOX + "/network", summary="Change its network policy; cuts what does not fit it",
+        method="PUT", path=_SANDBOX + "/network", scope="exec",
+        summary="Change its network policy; cuts what does not fit it",
         request=types.NetworkRequest, answer=network.NetworkInfo,
     ),
     Route(
-        method="GET", path=_SANDBOX + "/network", summary="Its network policy, and what was counted",
+        method="GET", path=_SANDBOX + "/network", scope="read", summary="Its network policy, and what was counted",
         answer=network.NetworkInfo,
     ),
     Route(
-        method="GET", path=_SANDBOX + "/events", summary="What its network refused, from an event's number on",
+        method="GET", path=_SANDBOX + "/events", scope="read",
+        summary="What its network refused, from an event's number on",
         answer=network.NetworkEvents, query=("start",),
     ),
     Route(
-        method="GET", path=_SANDBOX + "/execs/{exec_id}/output", summary="Much output (docs/protocols.md)",
+        method="GET", path=_SANDBOX + "/execs/{exec_id}/output", scope="read",
+        summary="Much output (docs/protocols.md)",
         streams=True, upgrades=True, query=("stdout", "stderr"),
     ),
     Route(
-        method="GET", path=_SANDBOX + "/transfer", summary="Archives in and out (docs/protocols.md)", streams=True,
+        method="GET", path=_SANDBOX + "/transfer", scope="read",
+        summary="Archives in and out (docs/protocols.md)", streams=True,
         upgrades=True, query=(
             "direction", "transfer_id", "resume", "offset", "path", "user", "parents", "owners", "follow", "name",
         ),
     ),
     Route(
-        method="DELETE", path=_SANDBOX + "/transfers/{transfer_id}", summary="Cancel a transfer, confirmed",
+        method="DELETE", path=_SANDBOX + "/transfers/{transfer_id}", scope="exec",
+        summary="Cancel a transfer, confirmed",
         answer=dict[str, Any],
     ),
     Route(
-        method="DELETE", path="/v1/creates/{key}", summary="Cancel a create by its key", answer=dict[str, Any],
+        method="DELETE", path="/v1/creates/{key}", scope="exec",
+        summary="Cancel a create by its key", answer=dict[str, Any],
     ),
     Route(
-        method="POST", path="/v1/stop", summary="Stop many of the caller's own",
+        method="POST", path="/v1/stop", scope="exec", summary="Stop many of the caller's own",
         request=types.StopFilter, answer=types.StopReport,
     ),
     Route(
-        method="POST", path="/v1/jobs", summary="Take a job; idempotent by holder",
+        method="POST", path="/v1/jobs", scope="exec", summary="Take a job; idempotent by holder",
         request=types.JobRequest, answer=types.JobInfo,
     ),
-    Route(method="GET", path="/v1/jobs", summary="Jobs", answer=types.JobInfo, wrapped="jobs"),
-    Route(method="GET", path="/v1/jobs/{name}", summary="One job", answer=types.JobInfo),
+    Route(method="GET", path="/v1/jobs", scope="read", summary="Jobs", answer=types.JobInfo, wrapped="jobs"),
+    Route(method="GET", path="/v1/jobs/{name}", scope="read", summary="One job", answer=types.JobInfo),
     Route(
-        method="POST", path="/v1/jobs/{name}/heartbeat", summary="Renew a job's lease",
+        method="POST", path="/v1/jobs/{name}/heartbeat", scope="exec", summary="Renew a job's lease",
         request=types.HeartbeatRequest, answer=types.JobInfo,
     ),
-    Route(method="POST", path="/v1/jobs/{name}/stop", summary="End a job", answer=types.StopReport),
-    Route(method="GET", path="/v1/images", summary="Images", answer=types.ImageInfo, wrapped="images"),
+    Route(method="POST", path="/v1/jobs/{name}/stop", scope="exec", summary="End a job", answer=types.StopReport),
+    Route(method="GET", path="/v1/images", scope="read", summary="Images", answer=types.ImageInfo, wrapped="images"),
     Route(
-        method="POST", path="/v1/images/import", summary="Import an image; NDJSON of progress",
+        method="POST", path="/v1/images/import", scope="admin", summary="Import an image; NDJSON of progress",
         request=types.ImportRequest, answer=types.ImageProgress, query=("reference", "format"), streams=True,
     ),
     Route(
-        method="POST", path="/v1/images/build", summary="Build the default image; NDJSON of progress",
+        method="POST", path="/v1/images/build", scope="admin", summary="Build the default image; NDJSON of progress",
         request=dict[str, str], answer=types.ImageProgress, streams=True,
     ),
     Route(
-        method="POST", path="/v1/images/collapse", summary="Make few layers of an image's many; NDJSON of progress",
+        method="POST", path="/v1/images/collapse", scope="admin",
+        summary="Make few layers of an image's many; NDJSON of progress",
         request=dict[str, str], answer=types.ImageProgress, streams=True,
     ),
     Route(
-        method="POST", path="/v1/images/push", summary="Publish an image in a store; NDJSON of progress",
+        method="POST", path="/v1/images/push", scope="admin",
+        summary="Publish an image in a store; NDJSON of progress",
         request=types.ImagePushRequest, answer=types.ImageProgress, streams=True,
     ),
     Route(
-        method="POST", path="/v1/images/fetch", summary="Fetch an image from a store; NDJSON of progress",
+        method="POST", path="/v1/images/fetch", scope="admin",
+        summary="Fetch an image from a store; NDJSON of progress",
         request=types.ImageFetchRequest, answer=types.ImageProgress, streams=True,
     ),
-    Route(method="GET", path="/v1/images/{reference...}", summary="One image", answer=types.ImageInfo),
-    Route(method="DELETE", path="/v1/images/{reference...}", summary="Remove an image", answer=dict[str, Any]),
-    Route(method="GET", path="/v1/layers", summary="Layers", answer=types.LayerInfo, wrapped="layers"),
+    Route(method="GET", path="/v1/images/{reference...}", scope="read", summary="One image", answer=types.ImageInfo),
     Route(
-        method="POST", path="/v1/layers", summary="Build a layer from a tar body",
+        method="DELETE", path="/v1/images/{reference...}", scope="admin",
+        summary="Remove an image", answer=dict[str, Any],
+    ),
+    Route(method="GET", path="/v1/layers", scope="read", summary="Layers", answer=types.LayerInfo, wrapped="layers"),
+    Route(
+        method="POST", path="/v1/layers", scope="admin", summary="Build a layer from a tar body",
         answer=types.LayerInfo, query=("reference", "at", "owner", "environment"), streams=True,
     ),
     Route(
-        method="POST", path="/v1/layers/push", summary="Publish a layer in a store; NDJSON of progress",
+        method="POST", path="/v1/layers/push", scope="admin",
+        summary="Publish a layer in a store; NDJSON of progress",
         request=types.LayerPushRequest, answer=types.ImageProgress, streams=True,
     ),
     Route(
-        method="POST", path="/v1/layers/pull", summary="Fetch a layer from a store; NDJSON of progress",
+        method="POST", path="/v1/layers/pull", scope="admin",
+        summary="Fetch a layer from a store; NDJSON of progress",
         request=types.LayerPullRequest, answer=types.ImageProgress, streams=True,
     ),
     Route(
-        method="POST", path="/v1/layers/verify", summary="Hold a layer against its digest; NDJSON of progress",
+        method="POST", path="/v1/layers/verify", scope="exec",
+        summary="Hold a layer against its digest; NDJSON of progress",
         request=types.LayerVerifyRequest, answer=types.ImageProgress, streams=True,
     ),
     Route(
-        method="POST", path="/v1/layers/evict", summary="Take a layer's files off the node for now",
+        method="POST", path="/v1/layers/evict", scope="admin", summary="Take a layer's files off the node for now",
         request=types.LayerEvictRequest, answer=types.LayerEvicted,
     ),
     Route(
-        method="POST", path="/v1/layers/gc", summary="Remove layers that nothing needs, here or in a store",
+        method="POST", path="/v1/layers/gc", scope="admin",
+        summary="Remove layers that nothing needs, here or in a store",
         request=types.LayerCollectRequest, answer=types.LayerCollected,
     ),
     Route(
-        method="POST", path="/v1/layers/check", summary="Which files of a composition hide others",
+        method="POST", path="/v1/layers/check", scope="read", summary="Which files of a composition hide others",
         request=types.LayerCheckRequest, answer=types.LayerChecked,
     ),
     Route(
-        method="POST", path="/v1/layers/diff", summary="What differs between two layers",
+        method="POST", path="/v1/layers/diff", scope="read", summary="What differs between two layers",
         request=types.LayerDiffRequest, answer=types.LayerDifferences,
     ),
-    Route(method="GET", path="/v1/layers/{reference...}", summary="One layer", answer=types.LayerDetail),
     Route(
-        method="DELETE", path="/v1/layers/{reference...}", summary="Remove a layer's tag, here or in a store",
+        method="GET", path="/v1/layers/{reference...}", scope="read", summary="One layer", answer=types.LayerDetail,
+    ),
+    Route(
+        method="DELETE", path="/v1/layers/{reference...}", scope="admin",
+        summary="Remove a layer's tag, here or in a store",
         answer=dict[str, Any], query=("store",),
     ),
-    Route(method="GET", path="/v1/stores", summary="Stores", answer=types.StoreInfo, wrapped="stores"),
+    Route(method="GET", path="/v1/stores", scope="read", summary="Stores", answer=types.StoreInfo, wrapped="stores"),
     Route(
-        method="GET", path="/v1/stores/{name}/layers", summary="The tags of a store",
+        method="GET", path="/v1/stores/{name}/layers", scope="read", summary="The tags of a store",
         answer=types.StoredTag, wrapped="layers",
     ),
     Route(
-        method="GET", path="/v1/stores/{name}/images", summary="The images of a store",
+        method="GET", path="/v1/stores/{name}/images", scope="read", summary="The images of a store",
         answer=types.StoredImage, wrapped="images",
     ),
 )  # fmt: skip

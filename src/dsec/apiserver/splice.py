@@ -18,6 +18,7 @@ from dsec.api.http import error_body
 from dsec.apiserver.asgi import status_sent
 from dsec.apiserver.edge_link import EdgeLink
 from dsec.errors import DSecError, NodeError
+from dsec.iam.tokens import Grant
 from dsec.node.joined import Joined, descriptor_of
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ class Admitted(msgspec.Struct, frozen=True):
     """An upgrade that may go on, and where to."""
 
     link: EdgeLink
-    principal: str
-    token_id: str
+    grant: Grant
     expires_at: float | None = None
     """When the token ends, seconds since 1970."""
 
@@ -159,8 +159,8 @@ class Splice(asyncio.Protocol):
         upgrade = headers.get(b"upgrade", b"").lower()
         asked += [
             b"upgrade: " + (upgrade if upgrade in UPGRADES else UPGRADES[0]),
-            b"dsec-principal: " + self._admitted.principal.encode(),
         ]
+        asked += [f"{name}: {value}".encode() for name, value in self._admitted.grant.headers.items()]
         asked += [name + b": " + headers[name] for name in _PASSED_ON if name in headers]
         joining = self._join(b"\r\n".join(asked) + b"\r\n\r\n", self._admitted, bulk=upgrade == _BULK)
         task = asyncio.get_running_loop().create_task(joining)

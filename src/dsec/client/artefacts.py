@@ -162,18 +162,25 @@ def _image_path(reference: str) -> str:
 
 
 class Tokens:
-    """The caller's tokens."""
+    """The node's tokens; an admin's matter."""
 
     def __init__(self, client: DSecClient) -> None:
         self._client = client
 
-    async def create(self, name: str = "", *, ttl_s: float | None = None) -> types.TokenCreated:
-        """Make a token of the same principal; its secret is seen only here. ``ttl_s`` None: until revoked."""
-        body = types.TokenRequest(name=name, ttl_s=ttl_s)
+    async def create(
+        self, name: str = "", *, ttl_s: float | None = None, scope: str = "exec", project: str | None = None,
+        principal: str | None = None,
+    ) -> types.TokenCreated:  # fmt: skip
+        """Make a token; its secret is seen only here. Raises InvalidArgument; Denied unless the caller is an admin.
+
+        ``ttl_s`` None: until revoked. ``scope`` is "read", "exec" or "admin", each with the former; ``project`` is
+        "default" unless named, "*" for all of them (an admin's); ``principal`` is the caller's own unless named.
+        """
+        body = types.TokenRequest(name=name, ttl_s=ttl_s, scope=scope, project=project, principal=principal)
         return await self._client._link().ask("POST", "/v1/tokens", types.TokenCreated, body=body)
 
     async def list(self) -> list[types.TokenInfo]:
-        """The principal's tokens, without their secrets."""
+        """All tokens of the node, without their secrets."""
         found = await self._client._link().ask_patiently("GET", "/v1/tokens", _TokenList)
         return found.tokens
 

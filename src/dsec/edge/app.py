@@ -16,6 +16,7 @@ from dsec.backends.container import ContainerBackend
 from dsec.backends.contract import DiskRemoved, JobLost, SnapshotRemoved
 from dsec.backends.link import RuntimeLink
 from dsec.backends.wire import SandboxEnd
+from dsec.edge.caller import acting, caller_of
 from dsec.edge.capacity import Machine, this_machine
 from dsec.edge.core import Core
 from dsec.edge.creates import Creates
@@ -44,8 +45,8 @@ from dsec.edge.snapshot_routes import snapshot_routes
 from dsec.edge.snapshots import Snapshots
 from dsec.edge.transfers import Transfer, peers_of
 from dsec.edge.usage_routes import usage_routes
-from dsec.edge.web import answered
-from dsec.errors import Conflict, DSecError, NodeError, NotFound, ProtocolError, Unsupported
+from dsec.edge.web import answered, error_answer
+from dsec.errors import Conflict, Denied, DSecError, NodeError, NotFound, ProtocolError, Unsupported
 from dsec.images import Images, Tools
 from dsec.node.config import NodeConfig
 
@@ -64,6 +65,7 @@ _REAP_AT_ONCE = 500
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Edge:
@@ -268,25 +270,35 @@ class Edge:
         core.records.snapshots.expire(before)
         await self.jobs.reap(before)
 
+    async def _http(self, answer: Application, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            caller = caller_of(_headers(scope))
+        except Denied as error:
+            await error_answer(error)(scope, receive, send)
+            return
+        with acting(caller):
+            await answer(scope, receive, send)
+
     async def _relay(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        claim = claim_of(headers.get(b"dsec-job"))
-        principal = headers.get(b"dsec-principal", "")
+        headers = _headers(scope)
+        caller = caller_of(headers)
+        claim = claim_of(headers.get("dsec-job"), caller.home)
 
         def check() -> None:
             if claim is not None:
-                self.jobs.check(claim, principal)
+                self.jobs.check(claim, caller.principal)
 
         relay = Relay(self.core, self.execs, check, receive, send)
         self.relays[relay] = claim
         try:
-            await relay.run()
+            with acting(caller):
+                await relay.run()
         finally:
             del self.relays[relay]
 
     def _cut(self, job: JobRecord) -> None:
         def older(claim: Claim | None) -> bool:
-            if claim is None or claim.job != job.name:
+            if claim is None or (claim.project, claim.job) != (job.project, job.name):
                 return False
             return claim.fence < job.fence or job.ended_at is not None
 
@@ -326,12 +338,16 @@ class Edge:
             if scope["type"] == "websocket" and scope["path"] == "/v1/ws":
                 await self._relay(scope, receive, send)
             elif scope["type"] == "http":
-                await http(scope, receive, send)
+                await self._http(http, scope, receive, send)
             elif scope["type"] == "websocket":
                 await receive()
                 await send({"type": "websocket.close", "code": 1000})
 
         return app
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 @answered

@@ -21,9 +21,12 @@ class Cancelled(Conflict):
 class Attempt:
     """One create under way, and who waits for it."""
 
-    def __init__(self, request: CreateRequest, principal: str, body: bytes, sandbox_id: str, deadline: float) -> None:
+    def __init__(
+        self, request: CreateRequest, principal: str, project: str, body: bytes, sandbox_id: str, deadline: float
+    ) -> None:
         self.request = request
         self.principal = principal
+        self.project = project
         self.body = body
         self.sandbox_id = sandbox_id
         self.deadline = deadline

@@ -20,7 +20,7 @@ __all__ = ["Catalogue", "PastSandbox"]
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS past_sandboxes (
     id TEXT PRIMARY KEY, name TEXT, image TEXT NOT NULL, labels TEXT NOT NULL, principal TEXT NOT NULL,
-    cause TEXT NOT NULL, created_at REAL NOT NULL, ended_at REAL NOT NULL
+    cause TEXT NOT NULL, created_at REAL NOT NULL, ended_at REAL NOT NULL, project TEXT NOT NULL DEFAULT 'default'
 ) WITHOUT ROWID;
 """
 
@@ -36,6 +36,7 @@ class PastSandbox(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     created_at: float
     ended_at: float
+    project: str
 
 
 class Catalogue:
@@ -61,7 +62,7 @@ class Catalogue:
         rows = [_row(each) for each in records]
         with self._open() as db:
             db.execute("BEGIN IMMEDIATE")
-            db.executemany("INSERT OR IGNORE INTO past_sandboxes VALUES (?,?,?,?,?,?,?,?)", rows)
+            db.executemany("INSERT OR IGNORE INTO past_sandboxes VALUES (?,?,?,?,?,?,?,?,?)", rows)
             db.execute("COMMIT")
 
     def find(self, sandbox_id: str) -> PastSandbox | None:
@@ -79,11 +80,15 @@ class Catalogue:
             cause=row[5],
             created_at=row[6],
             ended_at=row[7],
+            project=row[8],
         )
 
 
-def _row(record: SandboxRecord) -> tuple[str, str | None, str, str, str, str, float, float]:
+def _row(record: SandboxRecord) -> tuple[str, str | None, str, str, str, str, float, float, str]:
     labels = msgspec.json.encode(record.labels).decode()
     ended_at = record.ended_at or record.story[-1].at
     cause = record.cause or "lost"
-    return (record.id, record.name, record.image, labels, record.principal, cause, record.story[0].at, ended_at)
+    began = record.story[0].at
+    return (
+        record.id, record.name, record.image, labels, record.principal, cause, began, ended_at, record.project,
+    )  # fmt: skip

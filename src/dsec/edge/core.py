@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import structlog
 
+from dsec.api.access import EVERY_PROJECT
 from dsec.api.types import SandboxState, StoryEntry
 from dsec.backends.contract import Backend
 from dsec.backends.link import RuntimeLink
@@ -17,6 +18,7 @@ from dsec.backends.wire import Feature, NodeStats, SandboxEnd
 from dsec.edge import life
 from dsec.edge.admission import Admission, Need, Ticket
 from dsec.edge.batch import Batch
+from dsec.edge.caller import Caller, calling
 from dsec.edge.capacity import Machine, capacity_of
 from dsec.edge.catalogue import Catalogue
 from dsec.edge.faults import fault
@@ -28,10 +30,8 @@ from dsec.errors import DSecError, NotFound, OutcomeUnknown, SandboxGone
 from dsec.images import Images
 from dsec.node.config import NodeConfig
 
-__all__ = ["PROJECT", "Core", "gone"]
+__all__ = ["Core", "gone"]
 
-PROJECT = "default"
-"""The one project of a node until there are nested ones."""
 _LEAST_PENDING = 1 << 20
 _log = structlog.get_logger("dsec.edge")
 
@@ -67,7 +67,8 @@ class Core:
         """Ended sandboxes whose disk is kept."""
         self.snapshots: dict[str, SnapshotRecord] = {}
         """Those that are kept, or about to be taken."""
-        self.names: dict[str, str] = {}
+        self.names: dict[tuple[str, str], str] = {}
+        """Project and name of those that live or are being made → ID."""
         self.counters: Counter[tuple[str, str]] = Counter()
         self.acks = Batch(self._ack, delay_s=0.02, on_refused=self._refused("exec.ack"))
         self.forgets = Batch(self._forget, delay_s=0.02, on_refused=self._refused("sandbox.forget"))
@@ -157,22 +158,46 @@ class Core:
         return any(digest in layers for layers in self._layers.values())
 
     def users_of(self, digest: str) -> list[str]:
-        """The sandboxes, kept disks and snapshots that need the layer, by ID."""
-        return sorted(owner.rpartition(":")[2] for owner, layers in self._layers.items() if digest in layers)
+        """The caller's sandboxes, kept disks and snapshots that need the layer, by ID."""
+        caller = calling()
+        users = sorted(owner.rpartition(":")[2] for owner, layers in self._layers.items() if digest in layers)
+        return [each for each in users if caller.project == EVERY_PROJECT or caller.sees(self._project_of(each))]
+
+    def _project_of(self, user: str) -> str:
+        """Whose a sandbox, a kept disk or a snapshot is; nobody's while it is being made."""
+        snapshot = self.snapshots.get(user)
+        record = self.live.get(user) or self.kept.get(user) or (None if snapshot is None else snapshot.source)
+        return "" if record is None else record.project
 
     def find(self, id_or_name: str) -> SandboxRecord:
-        """A sandbox by ID or name, live or ended; raises NotFound (saying how it ended, where that is known)."""
-        record = self.live.get(id_or_name) or self.live.get(self.names.get(id_or_name, ""))
+        """A sandbox of the caller's by ID or name, live or ended; raises NotFound (saying how it ended, where known).
+
+        Another project's is not found either: that it exists is not the caller's to know.
+        """
+        caller = calling()
+        record = self.live.get(id_or_name) or self.records.sandbox(id_or_name)
         if record is None:
-            record = self.records.sandbox(id_or_name) or self.records.named(PROJECT, id_or_name)
-        if record is not None:
+            record = self._named(caller, id_or_name)
+        if record is not None and caller.sees(record.project):
             return record
-        past = self.catalogue.find(id_or_name)
-        if past is not None:
+        past = self.catalogue.find(id_or_name) if record is None else None
+        if past is not None and caller.sees(past.project):
             raise NotFound(
                 f"the sandbox ended ({past.cause}) and its tombstone is gone", sandbox_id=past.id, cause=past.cause
             )
         raise NotFound(f"no sandbox {id_or_name[:80]!r} on this node", remedy="`dsec ps -a` lists them")
+
+    def _named(self, caller: Caller, name: str) -> SandboxRecord | None:
+        """By name: in the caller's own project first."""
+        projects = [caller.home]
+        if caller.project == EVERY_PROJECT:
+            projects += self.records.projects_with(name)
+        live = [self.live.get(self.names.get((project, name), "")) for project in projects]
+        found = next((each for each in live if each is not None), None)
+        if found is None:
+            ended = (self.records.named(project, name) for project in projects)
+            found = next((each for each in ended if each is not None), None)
+        return found
 
     def running(self, id_or_name: str) -> SandboxRecord:
         """A sandbox that runs; raises NotFound, or SandboxGone with its cause."""
@@ -189,13 +214,13 @@ class Core:
         self.hold_layers(record.id, record.layers)
         self.admission.hold(record.id, record.demand.need, record.whose)
         if record.name is not None:
-            self.names[record.name] = record.id
+            self.names[record.project, record.name] = record.id
 
     def drop(self, record: SandboxRecord) -> None:
         """A sandbox does not live any more: give its name and its share back."""
         self.live.pop(record.id, None)
-        if record.name is not None and self.names.get(record.name) == record.id:
-            del self.names[record.name]
+        if record.name is not None and self.names.get((record.project, record.name)) == record.id:
+            del self.names[record.project, record.name]
         self.release(record.id)
 
     def note_started(self, record: SandboxRecord, at: float, phases_us: dict[str, int]) -> None:

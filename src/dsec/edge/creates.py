@@ -19,8 +19,9 @@ from dsec.api.types import CreateRequest, SandboxState
 from dsec.edge import life
 from dsec.edge.admission import ASKED_AS, Ticket
 from dsec.edge.attempt import Attempt, Cancelled, full, key_conflict, too_late
+from dsec.edge.caller import calling
 from dsec.edge.composing import composed
-from dsec.edge.core import PROJECT, Core
+from dsec.edge.core import Core
 from dsec.edge.demands import Demand, check_create, demand_of, egress_of
 from dsec.edge.endpoints import endpoint_specs
 from dsec.edge.ends import Ends
@@ -68,7 +69,8 @@ class Creates:
         self._kept = kept
         self._cache = cache
         self._spawn = spawn
-        self.under_way: dict[str, Attempt] = {}
+        self.under_way: dict[tuple[str, str], Attempt] = {}
+        """By project and key."""
 
     def is_under_way(self, sandbox_id: str) -> bool:
         """Whether an attempt of this process is at work on the sandbox."""
@@ -84,19 +86,20 @@ class Creates:
         ids.check_key(request.key)
         deadline = asyncio.get_running_loop().time() + max(0.0, min(request.deadline_s, 86400.0))
         body = canonical_create(request)
-        attempt = self.under_way.get(request.key)
+        project = calling().home
+        attempt = self.under_way.get((project, request.key))
         if attempt is None:
-            known = self._known(request.key, body)
+            known = self._known(project, request.key, body)
             if known is not None:
                 return known
-            attempt = self._begin(request, principal, body, deadline)
+            attempt = self._begin(request, principal, project, body, deadline)
         elif attempt.body != body:
             raise key_conflict(request.key)
         attempt.extend(deadline)
         return await self._wait(attempt, deadline, until_disconnected)
 
-    def _known(self, key: str, body: bytes) -> SandboxRecord | None:
-        known = self._core.records.create(PROJECT, key)
+    def _known(self, project: str, key: str, body: bytes) -> SandboxRecord | None:
+        known = self._core.records.create(project, key)
         if known is None:
             return None
         if known.cancelled:
@@ -112,10 +115,10 @@ class Creates:
             raise NodeError("the sandbox is being recovered", sandbox_id=record.id, retry_after_s=0.2)
         return record
 
-    def _begin(self, request: CreateRequest, principal: str, body: bytes, deadline: float) -> Attempt:
+    def _begin(self, request: CreateRequest, principal: str, project: str, body: bytes, deadline: float) -> Attempt:
         sandbox_id = ids.new_sandbox_id(self._core.config.node)
-        attempt = Attempt(request, principal, body, sandbox_id, deadline)
-        self.under_way[request.key] = attempt
+        attempt = Attempt(request, principal, project, body, sandbox_id, deadline)
+        self.under_way[project, request.key] = attempt
         attempt.task = self._spawn(self._run(attempt))
         return attempt
 
@@ -184,7 +187,7 @@ class Creates:
         self._settle(attempt, outcome)
 
     def _settle(self, attempt: Attempt, outcome: SandboxRecord | DSecError) -> None:
-        self.under_way.pop(attempt.request.key, None)
+        self.under_way.pop((attempt.project, attempt.request.key), None)
         code = outcome.code if isinstance(outcome, DSecError) else "ok"
         self._core.counters["created", code] += 1
         if not attempt.done.done():
@@ -196,7 +199,7 @@ class Creates:
         demand = demand_of(request, core.config.overcommit)
         self._check_node(demand)
         if request.name is not None:
-            self._take_name(request.name, attempt.sandbox_id)
+            self._take_name(attempt.project, request.name, attempt.sandbox_id)
         attempt.phase = "image"
         environment = await self._environment(request)
         core.hold_layers(attempt.sandbox_id, environment.layers)
@@ -230,11 +233,11 @@ class Creates:
                 remedy="Ask for less, or give a (request, limit) pair with a smaller request",
             )
 
-    def _take_name(self, name: str, sandbox_id: str) -> None:
-        taken = self._core.names.get(name)
+    def _take_name(self, project: str, name: str, sandbox_id: str) -> None:
+        taken = self._core.names.get((project, name))
         if taken is not None:
             raise Conflict(f"the name {name!r} is taken", sandbox_id=taken, remedy="Stop that sandbox or use another")
-        self._core.names[name] = sandbox_id
+        self._core.names[project, name] = sandbox_id
 
     async def _environment(self, request: CreateRequest) -> Environment:
         if request.from_disk is not None:
@@ -245,7 +248,7 @@ class Creates:
 
     async def _admit(self, attempt: Attempt, demand: Demand) -> None:
         admission = self._core.admission
-        project, group = whose_of(PROJECT, attempt.request.job, attempt.principal)
+        project, group = whose_of(attempt.project, attempt.request.job, attempt.principal)
         ticket = Ticket(attempt.sandbox_id, group, demand.need, project)
         obstacle = admission.obstacle(ticket)
         if attempt.request.on_full == "raise" and obstacle is not None:
@@ -259,7 +262,7 @@ class Creates:
             id=attempt.sandbox_id,
             boot_id=core.boot_id,
             node=core.config.node,
-            project=PROJECT,
+            project=attempt.project,
             principal=attempt.principal,
             key=request.key,
             name=request.name,
@@ -329,12 +332,14 @@ class Creates:
             await self.undo(record)
         else:
             core.release(attempt.sandbox_id)
-            if attempt.request.name is not None and core.names.get(attempt.request.name) == attempt.sandbox_id:
-                del core.names[attempt.request.name]
+            name = attempt.project, attempt.request.name or ""
+            if core.names.get(name) == attempt.sandbox_id:
+                del core.names[name]
         # Of a job, another holder may be asking by the same key: what kept this one from it is not the key's.
         remembered = not (error.retryable or error.phase == "job" or isinstance(error, DeadlineExceeded | Cancelled))
         if remembered:
-            core.records.refuse_create(PROJECT, attempt.request.key, attempt.body, error.to_wire(), core.clock())
+            key = attempt.request.key
+            core.records.refuse_create(attempt.project, key, attempt.body, error.to_wire(), core.clock())
         return error
 
     async def undo(self, record: SandboxRecord) -> None:
@@ -366,13 +371,14 @@ class Creates:
         """Cancel a create: queued it leaves, made its sandbox is stopped; else the cancellation is remembered."""
         core = self._core
         ids.check_key(key)
-        attempt = self.under_way.get(key)
-        known = core.records.create(PROJECT, key)
-        core.records.cancel_create(PROJECT, key, core.clock())
+        project = calling().home
+        attempt = self.under_way.get((project, key))
+        known = core.records.create(project, key)
+        core.records.cancel_create(project, key, core.clock())
         if attempt is not None:
             attempt.give_up(Cancelled("the create with this key was cancelled"))
             await asyncio.wait({attempt.done})
-            known = core.records.create(PROJECT, key)
+            known = core.records.create(project, key)
         record = core.live.get((known.sandbox_id if known is not None else None) or "")
         if record is not None:
             await self._ends.stop(record, actor=actor, grace_ms=0)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from typing import Literal
 
 import msgspec
 
+from dsec.api.access import DEFAULT_PROJECT
 from dsec.api.types import JobInfo, JobRequest, JobState
 from dsec.errors import Conflict, Denied, Fenced
 
-__all__ = ["Claim", "JobRecord", "acquired", "check_claim", "claim_of", "ended", "lost", "renewed"]
+__all__ = ["Claim", "JobRecord", "acquired", "check_claim", "claim_of", "ended", "lease_of", "lost", "renewed"]
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -17,6 +20,7 @@ class Claim(msgspec.Struct, frozen=True):
 
     job: str
     fence: int
+    project: str = DEFAULT_PROJECT
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +40,11 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
 
     @property
+    def lease(self) -> str:
+        """What its lease is called at the runtime."""
+        return lease_of(self.project, self.name)
+
+    @property
     def group(self) -> str:
         """Its place in the queue of creates."""
         return f"job:{self.name}"
@@ -43,7 +52,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def claim(self) -> Claim:
         """Its present holder's."""
-        return Claim(self.name, self.fence)
+        return Claim(self.name, self.fence, self.project)
 
     def state(self, now: float) -> JobState:
         """Held, lost (its lease is over), or ended."""
@@ -56,7 +65,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         return JobInfo(
             name=self.name, state=self.state(now), fence=self.fence, principal=self.principal, lease_s=self.lease_s,
             on_lost=self.on_lost, max_live=self.max_live, acquired_at=self.acquired_at, expires_at=self.expires_at,
-            lost_at=self.lost_at, ended_at=self.ended_at, live=live, queued=queued,
+            lost_at=self.lost_at, ended_at=self.ended_at, live=live, queued=queued, project=self.project,
         )  # fmt: skip
 
 
@@ -118,11 +127,23 @@ def _fenced(claim: Claim, why: str) -> Fenced:
     )  # fmt: skip
 
 
-def claim_of(header: str | None) -> Claim | None:
+def lease_of(project: str, job: str) -> str:
+    """Under which name the runtime holds the lease of a project's job: it knows jobs, and no projects.
+
+    Jobs of two projects may have one name, so that outside the default project it is a hash of both. Nobody's job
+    begins with ``_.``.
+    """
+    if project == DEFAULT_PROJECT:
+        return job
+    digest = hashlib.sha256(f"{project}/{job}".encode()).digest()
+    return "_." + base64.b32encode(digest[:20]).decode().lower()
+
+
+def claim_of(header: str | None, project: str = DEFAULT_PROJECT) -> Claim | None:
     """``NAME;NUMBER``, the header ``dsec-job`` of every request of a job's holder; raises Conflict."""
     if header is None:
         return None
     name, _, number = header.rpartition(";")
     if not name or not number.isascii() or not number.isdigit():
         raise Conflict(f"the header dsec-job is NAME;NUMBER, not {header[:80]!r}", phase="job")
-    return Claim(name, int(number))
+    return Claim(name, int(number), project)

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dsec.api.types import HeartbeatRequest, JobRequest
+from dsec.edge.caller import calling
 from dsec.edge.job_record import Claim, claim_of
 from dsec.edge.jobs import Jobs
 from dsec.edge.router import Route
@@ -16,7 +17,7 @@ __all__ = ["guarded", "job_routes"]
 
 def claim_in(request: Request) -> Claim | None:
     """In the name of which job's holder a request comes."""
-    return claim_of(request.headers.get("dsec-job"))
+    return claim_of(request.headers.get("dsec-job"), calling().home)
 
 
 def guarded(jobs: Jobs, route: Route) -> Route:
@@ -46,7 +47,8 @@ class _Answers:
 
     async def heartbeat(self, request: Request) -> Response:
         fence = (await body_as(request, HeartbeatRequest)).fence
-        return json_answer(await self._jobs.renew(Claim(request.path_params["name"], fence), principal_of(request)))
+        claim = Claim(request.path_params["name"], fence, calling().home)
+        return json_answer(await self._jobs.renew(claim, principal_of(request)))
 
     async def stop(self, request: Request) -> Response:
         name, principal = request.path_params["name"], principal_of(request)

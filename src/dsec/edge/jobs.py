@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import structlog
 
@@ -14,7 +14,8 @@ from dsec.api.types import JobInfo, JobRequest, StopFailure, StopReport
 from dsec.backends.contract import JobLost, Leasing
 from dsec.edge import job_record
 from dsec.edge.attempt import Attempt
-from dsec.edge.core import PROJECT, Core
+from dsec.edge.caller import calling
+from dsec.edge.core import Core
 from dsec.edge.creates import Creates
 from dsec.edge.ends import Ends
 from dsec.edge.faults import fault
@@ -56,8 +57,9 @@ class Jobs:
         """Take a job, new or from its former holder, who is fenced from the moment of the commit."""
         _check(request)
         core = self._core
-        known = core.records.job(PROJECT, request.name)
-        record = job_record.acquired(known, request, principal, PROJECT, core.clock())
+        project = calling().home
+        known = core.records.job(project, request.name)
+        record = job_record.acquired(known, request, principal, project, core.clock())
         core.records.save_job(record)
         fault("edge.lease.committed")
         if known is None or known.fence != record.fence:
@@ -85,29 +87,37 @@ class Jobs:
 
     def check(self, claim: Claim, principal: str, *, ended_too: bool = False) -> JobRecord:
         """The job, for its present holder; raises Fenced or Denied."""
-        return check_claim(self._core.records.job(PROJECT, claim.job), claim, principal, ended_too=ended_too)
+        return check_claim(self._core.records.job(claim.project, claim.job), claim, principal, ended_too=ended_too)
 
     async def _mirror(self, record: JobRecord) -> None:
         left_s = record.expires_at - self._core.clock()
         await self._core.link.wait_up(5.0)
         lease_ms = whole_ms(max(left_s, 0.001))
-        await self._backend.lease(record.name, fence=record.fence, lease_ms=lease_ms, on_lost=record.on_lost)
+        await self._backend.lease(record.lease, fence=record.fence, lease_ms=lease_ms, on_lost=record.on_lost)
 
     def _fence(self, record: JobRecord) -> None:
         """Whatever older holders have under way ends here."""
         self._cut(record)
-        for attempt in self._under_way(record.name):
+        for attempt in self._under_way(record):
             if attempt.phase in ("check", "image", "admission"):
                 attempt.give_up(Fenced(f"job {record.name} has a newer holder", phase="job", job=record.name))
 
-    def _under_way(self, name: str) -> list[Attempt]:
-        return [each for each in self._creates.under_way.values() if each.request.job == name]
+    def _under_way(self, record: JobRecord) -> list[Attempt]:
+        attempts = self._creates.under_way.values()
+        return [each for each in attempts if (each.project, each.request.job) == (record.project, record.name)]
 
     # Looking
 
+    def _seen(self) -> Iterator[JobRecord]:
+        caller = calling()
+        return (each for each in self._core.records.jobs() if caller.sees(each.project))
+
     def find(self, name: str) -> JobRecord:
-        """A job by name; raises NotFound."""
-        record = self._core.records.job(PROJECT, name)
+        """A job of the caller's by name, in their own project first; raises NotFound."""
+        caller = calling()
+        record = self._core.records.job(caller.home, name)
+        if record is None:
+            record = next((each for each in self._seen() if each.name == name), None)
         if record is None:
             raise NotFound(f"no job {name[:80]!r} on this node", remedy="`dsec job ls` lists them")
         return record
@@ -118,8 +128,8 @@ class Jobs:
         return record.info(self._core.clock(), live=admission.live(whose), queued=admission.waiting(whose))
 
     def list(self) -> list[JobInfo]:
-        """All, in the order of their names."""
-        return [self.info(record) for record in self._core.records.jobs()]
+        """The caller's, in the order of their names."""
+        return [self.info(record) for record in self._seen()]
 
     # Ending
 
@@ -137,10 +147,10 @@ class Jobs:
         fault("edge.release.committed")
         self._fence(record)
         report = await self._stop_sandboxes(record, principal)
-        if not report.failed and self._core.records.job(PROJECT, name) == record:
+        if not report.failed and self._core.records.job(record.project, name) == record:
             self._core.limit(record)
             with contextlib.suppress(NodeError, Conflict):  # its lease ends what there still is
-                await self._backend.end_job(name)
+                await self._backend.end_job(record.lease)
                 fault("edge.release.ended")
         return report
 
@@ -149,9 +159,10 @@ class Jobs:
         failed: list[StopFailure] = []
         while True:
             # What was being started when the job ended is stopped in the next round.
-            starting = [each.done for each in self._under_way(record.name)]
+            starting = [each.done for each in self._under_way(record)]
             core = self._core
-            live = [each for each in core.live.values() if each.job == record.name and each.id not in stopped]
+            own = (record.project, record.name)
+            live = [each for each in core.live.values() if (each.project, each.job) == own and each.id not in stopped]
             report = await self._ends.stop_many(live, actor=actor)
             stopped += report.stopped
             failed += report.failed
@@ -163,7 +174,7 @@ class Jobs:
 
     def note(self, event: JobLost) -> None:
         """The runtime says that a lease is over."""
-        known = self._core.records.job(PROJECT, event.job)
+        known = next((each for each in self._core.records.jobs() if each.lease == event.job), None)
         if known is not None and known.ended_at is None:
             record = job_record.lost(known, event.fence, event.at)
             if record is not known:
@@ -189,7 +200,7 @@ class Jobs:
         for record in core.records.jobs():
             over_at = record.ended_at or record.lost_at
             if over_at is not None and over_at < before and not core.admission.live((record.project, record.group)):
-                await self._backend.end_job(record.name)
+                await self._backend.end_job(record.lease)
                 if core.records.job(record.project, record.name) is record:
                     core.records.remove_job(record.project, record.name)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dsec.api.types import CreateRequest
 from dsec.backends.contract import DiskKeeping
+from dsec.edge.caller import calling
 from dsec.edge.core import Core
 from dsec.edge.environment import Environment
 from dsec.edge.faults import fault
@@ -57,7 +58,7 @@ class KeptDisks:
     def environment(self, request: CreateRequest) -> Environment:
         """What a sandbox on a kept disk is made of; raises NotFound, InvalidArgument."""
         source = self._core.kept.get(request.from_disk or "")
-        if source is None:
+        if source is None or not calling().sees(source.project):
             raise NotFound(
                 f"no disk of {(request.from_disk or '')[:80]} is kept", phase="disk",
                 remedy="stop(keep='disk') keeps one, for keep_s",

@@ -14,8 +14,10 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dsec.api.access import EVERY_PROJECT
 from dsec.api.types import Status
 from dsec.edge.admission import Need
+from dsec.edge.caller import Caller, calling
 from dsec.edge.core import Core
 from dsec.edge.layer_cache import LayerCache
 from dsec.edge.router import Route
@@ -73,6 +75,13 @@ def _layers(core: Core, cache: LayerCache) -> Iterator[Metric]:
     yield GaugeMetricFamily("dsec_layers_evicted", "Layers that are known and not here", value=absent)
 
 
+def _states_in(core: Core, caller: Caller) -> Counter[str]:
+    """Of one project."""
+    states = Counter(str(each.state) for each in core.live.values() if caller.sees(each.project))
+    states["ended"] = core.records.count_ended(caller.project)
+    return states
+
+
 def _states(core: Core) -> Counter[str]:
     states = Counter(str(each.state) for each in core.live.values())
     states["ended"] = core.records.count_ended()
@@ -88,7 +97,7 @@ class _Node:
         self._registry.register(_Numbers(core, cache))
 
     async def status(self, _: Request) -> Response:
-        core = self._core
+        core, caller = self._core, calling()
         # Without an answer its part says "away" below, and the numbers are the last ones.
         with contextlib.suppress(DSecError):
             core.measured(await core.backend.stats())
@@ -102,7 +111,7 @@ class _Node:
                     {"name": "runtime", "state": "running" if core.link.connected else "away"}
                     | ({} if core.refusal is None else {"refusal": core.refusal}),
                 ],
-                sandboxes=dict(_states(core)),
+                sandboxes=dict(_states(core) if caller.project == EVERY_PROJECT else _states_in(core, caller)),
                 queued=len(core.admission),
                 requests=_amounts(core.admission.used),
                 capacity=_amounts(core.admission.capacity),

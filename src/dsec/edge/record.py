@@ -204,6 +204,7 @@ def info_of(record: SandboxRecord, use: Usage | None = None) -> SandboxInfo:
         name=record.name,
         job=record.job,
         principal=record.principal,
+        project=record.project,
         env=record.own_env,
         workdir=record.workdir,
         user=record.user or None,

@@ -188,6 +188,14 @@ class Records:
                 return _record(row[0])
         return None
 
+    def projects_with(self, name: str) -> list[str]:
+        """The projects in which a sandbox, live or ended, has that name."""
+        rows = self._db.execute(
+            "SELECT project FROM live WHERE name = ? UNION SELECT project FROM ended WHERE name = ? ORDER BY 1",
+            (name, name),
+        )
+        return [row[0] for row in rows]
+
     def live(self) -> list[SandboxRecord]:
         """All sandboxes that have not ended."""
         return [_record(row[0]) for row in self._db.execute("SELECT doc FROM live")]
@@ -216,9 +224,10 @@ class Records:
         rows = self._db.execute("SELECT id FROM ended WHERE ended_at < ? LIMIT ?", (at, limit))
         return [row[0] for row in rows]
 
-    def count_ended(self) -> int:
-        """How many tombstones there are."""
-        return int(self._db.execute("SELECT count(*) FROM ended").fetchone()[0])
+    def count_ended(self, project: str | None = None) -> int:
+        """How many tombstones there are, in all or in a project."""
+        query = "SELECT count(*) FROM ended WHERE ? IS NULL OR project = ?"
+        return int(self._db.execute(query, (project, project)).fetchone()[0])
 
     def remove(self, sandbox_ids: Iterable[str]) -> None:
         """Drop sandboxes with their execs; the create keys stay."""

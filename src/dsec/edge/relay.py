@@ -15,6 +15,7 @@ import structlog
 from dsec.api import frames
 from dsec.api.frames import Kind
 from dsec.backends.link import FrameConnection
+from dsec.edge.caller import calling
 from dsec.edge.core import Core
 from dsec.edge.execs import Execs
 from dsec.edge.faults import fault
@@ -151,6 +152,8 @@ class Relay:
 
     def _dispatch(self, stream: int, method: str, params: dict[str, Any]) -> None:
         self._check()
+        if not _only_looks(method, params):
+            calling().need("exec", method[:80])
         if method == "exec":
             self._forward(stream, self._execs.open(params))
         elif method == "attach":
@@ -314,3 +317,11 @@ class Relay:
         if self._paused and self._runtime is not None:
             self._paused = False
             self._runtime.resume_reading()
+
+
+def _only_looks(method: str, params: dict[str, Any]) -> bool:
+    """Whether opening a stream takes no more than scope ``read``. Who attaches may write to the program."""
+    if method == "file.call":
+        call = params.get("call")
+        return isinstance(call, dict) and set(call) == {"stat"}
+    return method in ("logs", "events", "file.list", "file.watch")

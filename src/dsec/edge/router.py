@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -59,7 +60,9 @@ def application(routes: Sequence[Route], otherwise: Answer) -> Callable[[Scope, 
         return otherwise, {}
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        answer, scope["path_params"] = find(scope["method"], scope["path"])
+        # As it was sent, as the apiserver reads it too: decoded first, one route could be asked for as another.
+        answer, names = find(scope["method"], scope["raw_path"].decode("latin-1"))
+        scope["path_params"] = {name: unquote(value) for name, value in names.items()}
         response = await answer(Request(scope, receive, send))
         await response(scope, receive, send)
 

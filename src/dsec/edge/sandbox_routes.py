@@ -15,6 +15,7 @@ from dsec.api.types import (
     StopRequest,
     Usage,
 )
+from dsec.edge.caller import calling
 from dsec.edge.core import Core
 from dsec.edge.creates import Creates
 from dsec.edge.ends import Ends
@@ -53,7 +54,7 @@ class _Sandboxes:
 
     async def create(self, request: Request) -> Response:
         asked = await body_as(request, CreateRequest)
-        claim = claim_of(request.headers.get("dsec-job"))
+        claim = claim_of(request.headers.get("dsec-job"), calling().home)
         if asked.job is not None:
             if claim is None or claim.job != asked.job:
                 raise InvalidArgument("only its holder creates in a job: the header dsec-job is missing or another's")
@@ -70,13 +71,14 @@ class _Sandboxes:
         states = _states(query.get("state", []))
         labels = _labels(query.get("label", []))
         names, jobs = query.get("name", []), query.get("job", [])
-        mine = principal_of(request) if query.get("mine", [""])[0].lower() in ("1", "true", "yes") else None
+        caller = calling()
+        mine = caller.principal if query.get("mine", [""])[0].lower() in ("1", "true", "yes") else None
         found: list[SandboxInfo] = []
         if states & _LIVE:
-            live = self._core.live.values()
+            live = [each for each in self._core.live.values() if caller.sees(each.project)]
             found += [info_of(each) for each in live if _fits(each, states, labels, names, mine, jobs)]
         if states & _ENDED:
-            ended = self._core.records.ended()
+            ended = (each for each in self._core.records.ended() if caller.sees(each.project))
             found += [info_of(each) for each in ended if _fits(each, states, labels, names, mine, jobs)]
         return json_answer({"sandboxes": found})
 
@@ -132,11 +134,12 @@ class _Sandboxes:
         asked = await body_as(request, StopFilter)
         if not asked.mine and not asked.labels and asked.job is None:
             raise InvalidArgument("a filter is required", remedy="Give labels, a job, or mine=true")
-        me = principal_of(request)
+        caller = calling()
         labels = asked.labels or {}
         jobs = [] if asked.job is None else [asked.job]
-        records = [each for each in self._core.live.values() if _fits(each, _LIVE, labels, [], me, jobs)]
-        return json_answer(await self._ends.stop_many(records, actor=me))
+        own = [each for each in self._core.live.values() if caller.sees(each.project)]
+        records = [each for each in own if _fits(each, _LIVE, labels, [], caller.principal, jobs)]
+        return json_answer(await self._ends.stop_many(records, actor=caller.principal))
 
     async def execs(self, request: Request) -> Response:
         return json_answer({"execs": await self._execs.list(self._record(request))})

@@ -9,6 +9,7 @@ from dsec.api.snapshots import SnapshotInfo, SnapshotRequest
 from dsec.api.types import CreateRequest
 from dsec.backends.contract import Snapshotting
 from dsec.edge.admission import Need
+from dsec.edge.caller import calling
 from dsec.edge.core import Core
 from dsec.edge.environment import Environment
 from dsec.edge.faults import fault
@@ -118,14 +119,15 @@ class Snapshots:
             )
 
     def list(self) -> list[SnapshotInfo]:
-        """Those that are kept, the oldest first."""
-        kept = [each for each in self._core.snapshots.values() if each.is_kept]
+        """The caller's that are kept, the oldest first."""
+        caller = calling()
+        kept = [each for each in self._core.snapshots.values() if each.is_kept and caller.sees(each.source.project)]
         return [self.info(each) for each in sorted(kept, key=lambda each: each.asked_at)]
 
     def find(self, snapshot_id: str) -> SnapshotRecord:
-        """One that is kept, or was in the last day; raises NotFound."""
+        """One of the caller's that is kept, or was in the last day; raises NotFound."""
         record = self._core.records.snapshots.get(snapshot_id)
-        if record is None or record.found is None:
+        if record is None or record.found is None or not calling().sees(record.source.project):
             raise NotFound(f"no snapshot {snapshot_id[:80]!r} on this node", remedy="`dsec snapshot ls` lists them")
         return record
 
@@ -144,7 +146,7 @@ class Snapshots:
     def environment(self, request: CreateRequest) -> Environment:
         """What a sandbox that begins with a snapshot is made of; raises NotFound, InvalidArgument."""
         record = self._core.snapshots.get(request.from_snapshot or "")
-        if record is None or not record.is_kept:
+        if record is None or not record.is_kept or not calling().sees(record.source.project):
             raise NotFound(
                 f"there is no snapshot {(request.from_snapshot or '')[:80]}", phase="snapshot",
                 remedy="sandbox.snapshot() takes one, for keep_s",

@@ -12,6 +12,7 @@ from dsec.api import ids
 from dsec.api.types import CreateRequest, Pty
 from dsec.backends.wire import ExecSpec, PtySize, SandboxSpec
 from dsec.edge.demands import check_env
+from dsec.edge.job_record import lease_of
 from dsec.edge.record import SandboxRecord, hostname_of
 from dsec.errors import InvalidArgument, Unsupported
 
@@ -247,7 +248,7 @@ def sandbox_spec(record: SandboxRecord) -> SandboxSpec:
         idle_timeout_ms=whole_ms(record.idle_timeout_s),
         lifetime_ms=whole_ms(record.lifetime_s),
         main=_main(record),
-        job=record.job,
+        job=None if record.job is None else lease_of(record.project, record.job),
         from_disk=record.from_disk,
         from_snapshot=record.from_snapshot,
         endpoints=record.endpoints,

@@ -16,6 +16,7 @@ import msgspec
 from dsec.api import frames
 from dsec.api.http import error_body, status_of
 from dsec.api.ids import check_exec_id
+from dsec.edge.caller import acting, caller_of, calling
 from dsec.edge.core import Core
 from dsec.edge.faults import fault
 from dsec.edge.file_streams import check_path, file_place
@@ -51,6 +52,8 @@ def transfer_params(core: Core, target: str) -> tuple[str, dict[str, Any]]:
     unknown = set(query) - {*_SHARED, *own}
     if unknown:
         raise InvalidArgument(f"unknown query parameter {min(unknown)[:80]!r}")
+    if query["direction"] == "upload":
+        calling().need("exec", "an upload")
     record = core.running(unquote(path[len(_PREFIX) : -len(_SUFFIX)]))
     check_exec_id(query.get("transfer_id", ""))
     wanted = query.get("path", "").encode(errors="surrogateescape")
@@ -144,11 +147,13 @@ class Transfer(asyncio.Protocol):
         if rest:
             self._early.append(rest)
         try:
-            claim = claim_of(headers.get("dsec-job"))
+            caller = caller_of(headers)
+            claim = claim_of(headers.get("dsec-job"), caller.home)
             if claim is not None:
-                self.check(claim, headers.get("dsec-principal", ""))
+                self.check(claim, caller.principal)
                 self.open_ones[self] = claim
-            method, params = output_params(self.core, target) or transfer_params(self.core, target)
+            with acting(caller):
+                method, params = output_params(self.core, target) or transfer_params(self.core, target)
         except DSecError as error:
             self._refuse(error)
             return

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from dsec.api.types import SandboxState
 from dsec.backends.wire import SandboxUse
 from dsec.edge.accounts import Sums, by_of
+from dsec.edge.caller import calling
 from dsec.edge.core import Core
 from dsec.edge.record import SandboxRecord
 from dsec.edge.router import Route
@@ -31,14 +32,14 @@ class _Answers:
         if "by" not in query:
             raise InvalidArgument("by is missing", remedy="label:NAME, job, principal or image")
         since = _time(query.get("since", ["0"])[0])
-        sums = Sums(by_of(query["by"][0]))
+        sums, caller = Sums(by_of(query["by"][0])), calling()
         # The live first: one that ends meanwhile is then found among the ended and not counted again.
         counted = await self._add_live(sums)
         after = 0
         while True:
             after, page = self._core.records.ended_since(since, after, _PAGE)
             for record in page:
-                if record.id not in counted:
+                if record.id not in counted and caller.sees(record.project):
                     sums.add(record, record.use or SandboxUse(), record.ended_at or 0.0)
             if len(page) < _PAGE:
                 return json_answer({"groups": sums.groups()})
@@ -58,7 +59,9 @@ class _Answers:
                 counted.add(record.id)
                 sums.add(record, use, self._core.clock())
 
-        live = [each for each in self._core.live.values() if each.state is not SandboxState.CREATING]
+        caller = calling()
+        known = [each for each in self._core.live.values() if caller.sees(each.project)]
+        live = [each for each in known if each.state is not SandboxState.CREATING]
         async with asyncio.TaskGroup() as tasks:
             for record in live:
                 tasks.create_task(one(record))

@@ -12,11 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dsec.api.http import error_body, status_of
+from dsec.edge.caller import calling
 from dsec.edge.router import Answer
 from dsec.edge.specs import refused
 from dsec.errors import DSecError, InvalidArgument, PlatformError
 
-__all__ = ["answered", "body_as", "disconnected", "json_answer", "principal_of", "query_of"]
+__all__ = ["answered", "body_as", "disconnected", "error_answer", "json_answer", "principal_of", "query_of"]
 
 T = TypeVar("T")
 _log = structlog.get_logger("dsec.edge.web")
@@ -67,9 +68,9 @@ async def body_as(request: Request, kind: type[T]) -> T:
         raise InvalidArgument(f"the body is no JSON: {error}") from None
 
 
-def principal_of(request: Request) -> str:
+def principal_of(_: Request) -> str:
     """Who asks, as the apiserver says."""
-    return request.headers.get("dsec-principal", "")
+    return calling().principal
 
 
 def query_of(request: Request, *known: str) -> dict[str, list[str]]:

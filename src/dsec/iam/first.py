@@ -22,7 +22,8 @@ def ensure_first_token(iam_db: Path, token_file: Path, *, group: str | None = No
     tokens = Tokens(iam_db)
     try:
         token = _read(token_file)
-        if token is None or tokens.check(token) is None:
+        grant = None if token is None else tokens.check(token)
+        if token is None or grant is None or grant.scope != "admin":
             token = tokens.create(FIRST_PRINCIPAL, name="first").token
             _write(token_file, token)
     finally:

@@ -16,8 +16,8 @@ __all__ = ["EdgeCalls", "RuntimeCalls"]
 
 _HELLO_S = 5.0
 """A runtime that lives says hello at once; one that is starting, soon."""
-PRINCIPAL = "node"
-"""Who the edge notes as the actor of what ``dsec down`` does."""
+CALLER = {"dsec-principal": "node", "dsec-project": "*", "dsec-scope": "admin"}
+"""Root of this machine, by the peer credentials that ``edge.sock`` looks at; the actor of what ``dsec down`` does."""
 
 
 def _connect(path: Path, timeout_s: float) -> socket.socket:
@@ -98,7 +98,7 @@ class EdgeCalls:
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """The JSON answer; raises the edge's error, NodeError when it does not answer."""
         connection = _UnixHttp(self._path, self._timeout_s)
-        headers = {"dsec-principal": PRINCIPAL, "content-type": "application/json"}
+        headers = CALLER | {"content-type": "application/json"}
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()

@@ -13,8 +13,10 @@ import msgspec
 import uvicorn
 
 from dsec.api import frames, ids
+from dsec.api.access import EVERY_PROJECT
 from dsec.api.frames import Kind
 from dsec.edge.app import Edge
+from dsec.edge.caller import Caller, acting
 from dsec.edge.capacity import Machine
 from dsec.errors import DSecError, error_from_wire
 from dsec.images import ImageConfig, Images, ImagesConfig, Tools
@@ -23,7 +25,19 @@ from dsec.images.fakes import FakeTools
 from dsec.node.config import NodeConfig
 from dsec.testing.fake_runtime import FakeRuntime
 
-__all__ = ["IMAGE", "LAYER", "MACHINE", "Api", "Clock", "Socket", "World", "failing", "opened_world", "until"]
+__all__ = [
+    "IMAGE",
+    "LAYER",
+    "MACHINE",
+    "Api",
+    "Clock",
+    "Socket",
+    "World",
+    "caller_headers",
+    "failing",
+    "opened_world",
+    "until",
+]
 
 IMAGE = "dsec/debian:12"
 LAYER = "a" * 64
@@ -94,7 +108,8 @@ class Api:
 
     async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """The JSON answer."""
-        headers = _headers(options.pop("principal", "alice"), options.pop("job", None))
+        project, scope = options.pop("project", "*"), options.pop("scope", "admin")
+        headers = caller_headers(options.pop("principal", "alice"), options.pop("job", None), project, scope)
         async with self.session.request(
             method, "http://edge" + path, json=body, headers=headers, **options
         ) as answer:
@@ -102,22 +117,27 @@ class Api:
                 raise error_from_wire((await answer.json())["error"])
             return await answer.json()
 
-    async def create(self, *, principal: str = "alice", **fields: Any) -> dict[str, Any]:
+    async def create(self, *, principal: str = "alice", project: str = "*", **fields: Any) -> dict[str, Any]:
         """A sandbox."""
         body = {"image": IMAGE, "key": ids.new_key()} | fields
-        answer = await self.call("POST", "/v1/sandboxes", body, principal=principal)
+        answer = await self.call("POST", "/v1/sandboxes", body, principal=principal, project=project)
         assert isinstance(answer, dict)
         return answer
 
     @contextlib.asynccontextmanager
-    async def socket(self, job: str | None = None) -> AsyncIterator[Socket]:
+    async def socket(self, job: str | None = None, project: str = "*", scope: str = "admin") -> AsyncIterator[Socket]:
         """A WebSocket, in the name of a job's holder."""
-        async with self.session.ws_connect("http://edge/v1/ws", headers=_headers("alice", job)) as ws:
+        headers = caller_headers("alice", job, project, scope)
+        async with self.session.ws_connect("http://edge/v1/ws", headers=headers) as ws:
             yield Socket(ws)
 
 
-def _headers(principal: str, job: str | None) -> dict[str, str]:
-    return {"dsec-principal": principal} | ({} if job is None else {"dsec-job": job})
+def caller_headers(
+    principal: str = "alice", job: str | None = None, project: str = "*", scope: str = "admin"
+) -> dict[str, str]:
+    """What the apiserver says of whoever asks."""
+    named = {"dsec-principal": principal, "dsec-project": project, "dsec-scope": scope}
+    return named | ({} if job is None else {"dsec-job": job})
 
 
 class World:
@@ -170,8 +190,10 @@ class World:
                 await until(lambda: server.started)
                 await until(lambda: edge.recovered)
                 connector = aiohttp.UnixConnector(str(socket), force_close=False)
-                async with aiohttp.ClientSession(connector=connector) as session:
-                    yield edge, Api(session)
+                async with aiohttp.ClientSession(connector=connector, headers=caller_headers()) as session:
+                    # For calls past HTTP; the server began outside, and is told by each request.
+                    with acting(Caller("alice", EVERY_PROJECT, "admin")):
+                        yield edge, Api(session)
             finally:
                 server.should_exit = True
                 server.force_exit = True

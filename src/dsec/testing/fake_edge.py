@@ -50,6 +50,8 @@ class FakeEdge(Faults):
         """Execs that were killed before they were started."""
         self.requests: list[tuple[str, str, str]] = []
         """(method, path, principal) of each request."""
+        self.callers: list[tuple[str, str, str]] = []
+        """(principal, project, scope) of each."""
         self.frames_in = 0
         self.uploads: dict[str, bytes] = {}
         self.images: dict[str, types.ImageInfo] = {}
@@ -115,6 +117,9 @@ class FakeEdge(Faults):
     @web.middleware
     async def _around(self, request: web.Request, handler: Any) -> web.StreamResponse:
         self.requests.append((request.method, request.path, request.headers.get("dsec-principal", "")))
+        names = ("dsec-principal", "dsec-project", "dsec-scope")
+        principal, project, scope = (",".join(request.headers.getall(name, [])) for name in names)
+        self.callers.append((principal, project, scope))
         try:
             if request.path != "/v1/ws":
                 self.check_claim(request.headers.get("dsec-job"))

@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from dsec.api import types
+from dsec.errors import NotFound
 from dsec.testing.fake_answers import json_answer
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ class JobRoutes:
         return json_answer({"jobs": list(self._edge.jobs.values())})
 
     async def _get_job(self, request: web.Request) -> web.Response:
-        return json_answer(self._edge.jobs[request.match_info["name"]])
+        name = request.match_info["name"]
+        if name not in self._edge.jobs:
+            raise NotFound(f"no job {name[:80]!r}")
+        return json_answer(self._edge.jobs[name])
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
         asked = msgspec.json.decode(await request.read(), type=types.HeartbeatRequest)

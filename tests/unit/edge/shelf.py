@@ -19,7 +19,7 @@ from dsec.stores.layout import TagRecord
 from dsec.stores.publish import publish
 from dsec.stores.stored_images import ImageRecord, put_image
 from dsec.stores.tags import put_tag
-from dsec.testing.edge_world import Api, World
+from dsec.testing.edge_world import Api, World, caller_headers
 
 __all__ = ["Shelf", "put_stored_image", "quiet"]
 
@@ -78,7 +78,7 @@ class Shelf:
 
     async def fetch_image(self) -> bytes:
         """The one that ``put_stored_image`` puts; what the edge says of it."""
-        asked, alice = {"reference": "i:1"}, {"dsec-principal": "alice"}
+        asked, alice = {"reference": "i:1"}, caller_headers()
         async with self.api.session.post("http://edge/v1/images/fetch", json=asked, headers=alice) as answer:
             return await answer.read()
 

@@ -158,7 +158,7 @@ async def test_a_dropped_connection_leaves_the_queue(world: World, monkeypatch: 
         await _queued(api, 1)
         caller.cancel()
         await _queued(api, 0)
-        assert "gone" not in edge.creates.under_way
+        assert ("default", "gone") not in edge.creates.under_way
 
 
 async def test_cancelling_a_queued_create(world: World) -> None:

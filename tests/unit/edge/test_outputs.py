@@ -11,7 +11,7 @@ from dsec.api import frames, ids
 from dsec.api.frames import Kind
 from dsec.edge.outputs import LANE_WINDOW, output_params
 from dsec.errors import DSecError, InvalidArgument, NotFound
-from dsec.testing.edge_world import Api, World
+from dsec.testing.edge_world import Api, World, caller_headers
 
 pytestmark = pytest.mark.anyio
 
@@ -63,6 +63,7 @@ async def test_output_comes_and_no_end_is_told(world: World) -> None:
         sandbox, exec_id = await _exec(api, b"bytes", b"1000000")
         reader, writer = await asyncio.open_unix_connection(str(world.config.paths.edge_socket))
         asked = f"GET /v1/sandboxes/{sandbox}/execs/{exec_id}/output?stdout=5 HTTP/1.1\r\nhost: edge\r\n"
+        asked += "".join(f"{name}: {value}\r\n" for name, value in caller_headers().items())
         writer.write(asked.encode() + b"connection: Upgrade\r\nupgrade: dsec-transfer\r\n\r\n")
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101 ")

@@ -10,7 +10,7 @@ import pytest
 from dsec.api import frames
 from dsec.api.frames import Kind
 from dsec.errors import InvalidArgument, NotFound, Unsupported
-from dsec.testing.edge_world import Socket, World, failing, until
+from dsec.testing.edge_world import Socket, World, caller_headers, failing, until
 
 pytestmark = pytest.mark.anyio
 
@@ -177,7 +177,7 @@ async def test_a_client_that_does_not_read_stops_the_copying(world: World) -> No
     """With endless credit and no reader, what the edge holds stays small."""
     async with world.edge() as (edge, api):
         made = await api.create()
-        async with api.session.ws_connect("http://edge/v1/ws", headers={"dsec-principal": "alice"}) as ws:
+        async with api.session.ws_connect("http://edge/v1/ws", headers=caller_headers()) as ws:
             socket = Socket(ws)
             assert ws._conn is not None
             transport = ws._conn.transport

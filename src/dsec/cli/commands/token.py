@@ -23,12 +23,22 @@ def create(
     ttl: Annotated[
         str | None, typer.Option("--ttl", metavar="TIME", help="Valid so long; default until revoked.")
     ] = None,
+    scope: Annotated[
+        str, typer.Option("--scope", help="read: look; exec: make sandboxes and act in them; admin: rule the node.")
+    ] = "exec",
+    project: Annotated[
+        str | None, typer.Option("--project", help="The only project that it sees; '*': all of them. Else: default.")
+    ] = None,
+    principal: Annotated[
+        str | None, typer.Option("--principal", help="Who is noted as having done what is done with it. Else: you.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a token and print it: the only time that it is seen."""
 
     async def body(client: DSecClient) -> TokenCreated:
-        return await client.tokens.create(name=name, ttl_s=duration_s(ttl) if ttl else None)
+        ttl_s = duration_s(ttl) if ttl else None
+        return await client.tokens.create(name, ttl_s=ttl_s, scope=scope, project=project, principal=principal)
 
     made = with_client(body)
     if json:
@@ -38,7 +48,7 @@ def create(
 
 
 def list_tokens(json: Json = False) -> None:
-    """List your tokens, without their secrets."""
+    """List the node's tokens, without their secrets."""
 
     async def body(client: DSecClient) -> list[TokenInfo]:
         return list(await client.tokens.list())
@@ -49,9 +59,14 @@ def list_tokens(json: Json = False) -> None:
         return
     now = time.time()
     print_table(
-        ("TOKEN", "NAME", "CREATED", "EXPIRES"),
-        [(one.id, one.name, f"{age(now - one.created_at)} ago", _until(one.expires_at, now)) for one in found],
+        ("TOKEN", "NAME", "PRINCIPAL", "PROJECT", "SCOPE", "CREATED", "EXPIRES"),
+        [_row(one, now) for one in found],
     )
+
+
+def _row(one: TokenInfo, now: float) -> tuple[str, ...]:
+    created = f"{age(now - one.created_at)} ago"
+    return one.id, one.name, one.principal, one.project, one.scope, created, _until(one.expires_at, now)
 
 
 def _until(expires_at: float | None, now: float) -> str:
@@ -77,5 +92,6 @@ def add(app: typer.Typer) -> None:
     tokens = typer.Typer(name="token", help="Tokens: who may call the node.", no_args_is_help=True)
     command(tokens, "create")(create)
     command(tokens, "ls")(list_tokens)
-    command(tokens, "rm")(revoke)
+    command(tokens, "revoke")(revoke)
+    command(tokens, "rm", hidden=True)(revoke)
     app.add_typer(tokens)
