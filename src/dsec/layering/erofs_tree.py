@@ -38,6 +38,11 @@ _HOLE = 0xFFFFFFFF
 _PLAIN, _INLINE, _CHUNKS = 0, 2, 4
 _INDEXES = 0x20
 _MOST_DEPTH = 4096
+_MOST_ENTRIES = 4_000_000
+"""As many as an archive may have (``max_entries``)."""
+_MOST_NAMED = 2 << 30
+"""Bytes of all paths and links: whoever walks may keep them."""
+_MOST_NAME = 255
 _MOST_LINK = 1 << 16
 _MOST_DIRECTORY = 1 << 30
 _MOST_FILE = 1 << 42
@@ -130,20 +135,33 @@ class LayerTree:
         self._shared_at = shared * self._block
 
     def walk(self) -> Iterator[Node]:
-        """Every file, the root first, each directory before what is in it."""
-        stack: list[tuple[bytes, int, int]] = [(b"", self._root, 0)]
-        # A tree has each of its directories once: more of them than inodes fit is a loop.
-        left = len(self._map) // 32 + 1
-        while stack:
-            path, nid, depth = stack.pop()
-            inode = self._inode(nid)
-            yield self._node(path, nid, inode)
-            if not stat.S_ISDIR(inode.mode):
+        """Every file, the root first, each directory right before what is in it, by name.
+
+        A directory has one name: metadata in which two names mean one, or a directory is in itself, would show
+        exponentially many files. Hard links are any number of names of another file, so the names are counted too.
+        """
+        seen: set[int] = set()
+        left, named = _MOST_ENTRIES, _MOST_NAMED
+        todo = [iter([(b"", self._root)])]
+        while todo:
+            if (entry := next(todo[-1], None)) is None:
+                todo.pop()
                 continue
-            left -= 1
-            if left < 0 or depth > _MOST_DEPTH:
-                raise _damaged("a directory is in itself")
-            stack += ((_join(path, name), child, depth + 1) for name, child in self._entries(inode))
+            path, nid = entry
+            inode = self._inode(nid)
+            node = self._node(path, nid, inode)
+            left, named = left - 1, named - len(path) - len(node.target)
+            if left < 0 or named < 0:
+                raise _damaged("it has more files than any layer")
+            yield node
+            if stat.S_ISDIR(inode.mode):
+                if nid in seen or len(todo) > _MOST_DEPTH:
+                    raise _damaged("a directory is in itself, or in two others")
+                seen.add(nid)
+                todo.append(self._below(path, inode))
+
+    def _below(self, path: bytes, directory: _Inode) -> Iterator[tuple[bytes, int]]:
+        return ((_join(path, name), nid) for name, nid in self._entries(directory))
 
     def _inode(self, nid: int) -> _Inode:
         at = self._inodes_at + nid * 32
@@ -175,22 +193,24 @@ class LayerTree:
         )
 
     def _flat(self, inode: _Inode) -> bytes:
-        """The content of a directory or link, which lies in the metadata."""
+        """The content of a link or small file, which lies in the metadata."""
+        return b"".join(self._blocks(inode))
+
+    def _blocks(self, inode: _Inode) -> Iterator[bytes]:
+        """The content of what lies in the metadata, block by block."""
         if inode.size > _MOST_DIRECTORY:
             raise _damaged("a directory is impossibly large")
-        start = inode.value * self._block
-        if inode.layout == _PLAIN:
-            return self._bytes(start, inode.size)
-        if inode.layout != _INLINE:
+        if inode.layout not in (_PLAIN, _INLINE):
             raise Unsupported("the layer holds a directory or link that is not flat")
-        tail = inode.size % self._block
-        whole = self._bytes(start, inode.size - tail) if inode.size > tail else b""
-        return whole + self._bytes(inode.at + inode.head_bytes + inode.xattr_bytes, tail)
+        tail = inode.size % self._block if inode.layout == _INLINE else 0
+        start = inode.value * self._block
+        for at in range(0, inode.size - tail, self._block):
+            yield self._bytes(start + at, min(self._block, inode.size - at))
+        if tail:
+            yield self._bytes(inode.at + inode.head_bytes + inode.xattr_bytes, tail)
 
     def _entries(self, inode: _Inode) -> Iterator[tuple[bytes, int]]:
-        content = self._flat(inode)
-        for at in range(0, len(content), self._block):
-            block = content[at : at + self._block]
+        for block in self._blocks(inode):
             if len(block) < _DIRENT.size:
                 raise _damaged("a directory is cut short")
             first = _DIRENT.unpack_from(block)[1]
@@ -200,7 +220,7 @@ class LayerTree:
             ends = [offset for _, offset, _, _ in found[1:]] + [len(block)]
             for (nid, offset, _, _), end in zip(found, ends, strict=True):
                 name = block[offset:end].split(b"\0", 1)[0]
-                if not first <= offset <= end <= len(block) or not name or b"/" in name:
+                if not first <= offset <= end <= len(block) or not 0 < len(name) <= _MOST_NAME or b"/" in name:
                     raise _damaged("a name is malformed")
                 if name not in (b".", b".."):
                     yield name, nid

@@ -27,7 +27,8 @@ from dsec.layering.trees import (
 __all__ = ["LayerContents", "load", "merged"]
 
 _OVERLAY = b"trusted.overlay."
-_MAX_NAME = 255
+_MOST_HELD = 1 << 30
+"""Bytes of attributes of one layer, which are kept in memory; they may lie in the metadata once, for all files."""
 _SPECIAL = frozenset((stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK))
 
 
@@ -71,24 +72,29 @@ class _Source(NamedTuple):
 def load(tree: LayerTree, layer: int) -> Directory:
     """A layer's tree; ``layer`` is its number among those that ``LayerContents`` reads. May raise ImageCorrupt."""
     known: dict[int, Inode] = {}
-    parents: dict[bytes, Directory] = {}
-    root: Directory | None = None
+    root = Directory()
+    inside: list[tuple[bytes, Directory]] = []
+    left = _MOST_HELD
     for node in tree.walk():
         inode = known.get(node.nid)
         if inode is None:
             inode = _inode(tree, node, layer)
+            left -= sum(len(name) + len(value) for name, value in inode.attributes.items())
+            if left < 0:
+                raise ImageCorrupt("a layer holds more than 1 GiB of attributes")
             if not node.is_directory:
                 known[node.nid] = inode
+        if node.path:
+            above, _, name = node.path.rpartition(b"/")
+            # A walk shows a directory right before what is in it.
+            while inside[-1][0] != above:
+                inside.pop()
+            inside[-1][1].children[name] = inode
+        elif isinstance(inode, Directory):
+            root = inode
         if isinstance(inode, Directory):
-            parents[node.path] = inode
-        if root is None:
-            root = inode if isinstance(inode, Directory) else Directory()
-            continue
-        above, _, name = node.path.rpartition(b"/")
-        if len(name) > _MAX_NAME:
-            raise ImageCorrupt("a layer holds a name that is too long")
-        parents[above].children[name] = inode
-    return root or Directory()
+            inside.append((node.path, inode))
+    return root
 
 
 def _inode(tree: LayerTree, node: Node, layer: int) -> Inode:

@@ -104,20 +104,23 @@ class TarTree:
         if newest is not None and entry.mtime_ns >= newest // 1_000_000_000 * 1_000_000_000:
             entry.mtime_ns = options.newer_becomes_ns
         entry.mtime_ns = max(-_MAX_TIME_NS, min(entry.mtime_ns, _MAX_TIME_NS))
-        self._entries += 1
+        self._count_one()
         self._bytes += entry.size
         self._held += len(entry.name) + len(entry.link) + 32 * len(entry.sparse or ())
         self._held += sum(len(name) + len(value) for name, value in entry.xattrs.items())
         if self._bytes > options.max_bytes:
             raise ImageCorrupt("a layer unpacks to more than the node allows", remedy="Raise max_image_bytes")
-        if self._entries > options.max_entries:
-            raise ImageCorrupt("a layer holds more files than the node allows", remedy="Raise max_entries")
         if self._held > _MOST_HELD:
             raise ImageCorrupt("a layer holds more than 1 GiB of names and attributes")
         if options.owner is not None:
             entry.uid, entry.gid = options.owner
         elif not (0 <= entry.uid <= _MAX_ID and 0 <= entry.gid <= _MAX_ID):
             raise ImageCorrupt(f"a layer holds an impossible owner: {entry.uid}:{entry.gid}")
+
+    def _count_one(self) -> None:
+        self._entries += 1
+        if self._entries > self._options.max_entries:
+            raise ImageCorrupt("a layer holds more files than the node allows", remedy="Raise max_entries")
 
     # Directories
 
@@ -131,6 +134,8 @@ class TarTree:
                 if not create:
                     where = shown(b"/".join(parts[:depth]))
                     raise ImageCorrupt(f"a layer refers to {where}, which it does not hold")
+                # One name of an archive may make hundreds of these.
+                self._count_one()
                 # The topmost layer's mode is what a sandbox sees.
                 child = Directory(stat.S_IFDIR | _USUAL_MODES.get(parts[:depth], 0o755))
                 found.children[name] = child

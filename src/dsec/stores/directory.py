@@ -105,7 +105,8 @@ class DirectoryStore:
         try:
             self._place(name, lambda target: target.hardlink_to(temporary))
         except FileExistsError:
-            return False
+            # Of a network file system it may be the first answer to a link that it made and was asked for again.
+            return self._path(name).samefile(temporary)
         except OSError as error:
             if error.errno not in NO_LINKS:
                 raise

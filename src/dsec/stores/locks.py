@@ -52,16 +52,22 @@ class Lock:
 
     def is_mine(self) -> bool:
         """Whether nobody has broken it meanwhile."""
+        return not self._held or self._is_linked()
+
+    def _is_linked(self) -> bool:
         with contextlib.suppress(FileNotFoundError):
-            return not self._held or self._place.samefile(self._mine)
+            return self._place.samefile(self._mine)
         return False
 
     def _taken(self) -> bool:
         try:
             self._place.hardlink_to(self._mine)
         except FileExistsError:
-            self._break()
-            return False
+            # A network file system may have lost the answer to a link that it made, and asked again.
+            self._held = self._is_linked()
+            if not self._held:
+                self._break()
+            return self._held
         except OSError as error:
             if error.errno not in NO_LINKS:
                 raise

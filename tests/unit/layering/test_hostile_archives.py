@@ -132,6 +132,16 @@ def test_sizes_are_bounded(prison: Path) -> None:
         lay(prison, huge.tobuf(tarfile.PAX_FORMAT) + bytes(1024))
 
 
+def test_directories_without_an_entry_are_counted(prison: Path) -> None:
+    """A few long names that imply hundreds of directories each do not pass the bound of files; what fits does."""
+    deep = [Member(name=f"{i}/" + "a/" * 350 + "x") for i in range(3)]
+    with pytest.raises(ImageCorrupt, match="more files"):
+        lay(prison, layer_archive(deep))
+    with pytest.raises(ImageCorrupt, match="more files"):
+        lay(prison, layer_archive([Member(name=f"{i}/" + "a/" * 350 + ".wh.x") for i in range(3)]))
+    assert len(lay(prison, layer_archive(deep[:2])).names) == 2 * 352
+
+
 def test_an_endless_stream_is_bounded(prison: Path) -> None:
     """What follows the end mark is read for its digest, but not without end."""
     archive = gzip.compress(layer_archive([Member(name="x")]) + bytes(200_000_000))

@@ -65,6 +65,38 @@ def test_a_lock_that_was_taken_anew_meanwhile_is_put_back(tmp_path: Path, monkey
     assert place.samefile(tmp_path / "fast")
 
 
+def _answers_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links are made, and asked for once more by a file system that has not heard of it."""
+    link = os.link
+
+    def twice(source: object, target: object, **options: object) -> None:
+        link(source, target, **options)  # type: ignore[arg-type]
+        link(source, target, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "link", twice)
+
+
+def test_a_lock_whose_answer_was_lost_is_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for itself; afterwards the lock is free."""
+    monkeypatch.setattr(locks, "_PATIENCE_S", 0.05)
+    _answers_lost(monkeypatch)
+    for _ in range(2):
+        with lock(tmp_path, "one") as held:
+            assert held.is_mine()
+            with pytest.raises(StoreUnreachable), lock(tmp_path, "two"):
+                pass
+        assert not (tmp_path / "lock").exists()
+
+
+def test_an_object_whose_answer_was_lost_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who made it is told so, and who comes later is not."""
+    _answers_lost(monkeypatch)
+    store = DirectoryStore(tmp_path)
+    assert store.swap("tags/t", b"one", None)
+    assert not store.swap("tags/t", b"two", None)
+    assert store.read("tags/t") == b"one"
+
+
 def test_without_links_nothing_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such file systems get what they can: a look, then a rename."""
 
