@@ -36,7 +36,7 @@ class Claims:
 
     async def fetched(self, name: str, store: Store, digest: str, target: Path) -> LayerManifest:
         """Fetch a layer without its data, and keep it in the store; see ``fetch_claimed`` for the errors."""
-        self._copies.intend_claim(digest, name)
+        await in_thread(lambda _: self._copies.intend_claim(digest, name))
         fault("edge.pull.intended")
         try:
             manifest = await in_thread(lambda _: fetch_claimed(store, digest, target, claimant_of(self._config)))
@@ -66,7 +66,7 @@ class Claims:
 
     async def _claimed(self, name: str, digest: str) -> bool:
         store = self._opened(name)
-        self._copies.intend_claim(digest, name)
+        await in_thread(lambda _: self._copies.intend_claim(digest, name))
         if await in_thread(lambda _: _claim(store, digest, claimant_of(self._config))):
             return True
         self._copies.unclaimed(digest, name)

@@ -23,6 +23,7 @@ from dsec.edge.capacity import Machine, capacity_of
 from dsec.edge.catalogue import Catalogue
 from dsec.edge.faults import fault
 from dsec.edge.job_record import JobRecord
+from dsec.edge.layer_users import LayerUsers
 from dsec.edge.record import SandboxRecord
 from dsec.edge.records import Records
 from dsec.edge.snapshot_record import SnapshotRecord
@@ -75,7 +76,7 @@ class Core:
         self.past: list[SandboxRecord] = []
         self.starting: Counter[str] = Counter()
         """Execs that a client's stream asks the runtime to start: unknown there, they may be on their way."""
-        self._layers: dict[str, list[str]] = {}
+        self._layer_users = LayerUsers()
         self.layers_used: dict[str, float] = {}
         """When layers were used last, as far as it is not written down."""
         self._waiting: dict[str, asyncio.Future[None]] = {}
@@ -129,7 +130,7 @@ class Core:
 
     def release(self, sandbox_id: str) -> None:
         """Give back what a sandbox held."""
-        self._used(self._layers.pop(sandbox_id, ()))
+        self._used(self._layer_users.drop(sandbox_id))
         self.wake(self.admission.release(sandbox_id))
 
     def limit(self, job: JobRecord) -> None:
@@ -147,7 +148,7 @@ class Core:
 
     def hold_layers(self, sandbox_id: str, layers: list[str]) -> None:
         """These layers are needed from now on, until the sandbox is dropped."""
-        self._layers[sandbox_id] = layers
+        self._layer_users.hold(sandbox_id, layers)
         self._used(layers)
 
     def _used(self, layers: Iterable[str]) -> None:
@@ -155,12 +156,12 @@ class Core:
 
     def uses_layer(self, digest: str) -> bool:
         """Whether a sandbox that lives or is being made needs the layer."""
-        return any(digest in layers for layers in self._layers.values())
+        return digest in self._layer_users
 
     def users_of(self, digest: str) -> list[str]:
         """The caller's sandboxes, kept disks and snapshots that need the layer, by ID."""
         caller = calling()
-        users = sorted(owner.rpartition(":")[2] for owner, layers in self._layers.items() if digest in layers)
+        users = sorted(each.rpartition(":")[2] for each in self._layer_users.of(digest))
         return [each for each in users if caller.project == EVERY_PROJECT or caller.sees(self._project_of(each))]
 
     def _project_of(self, user: str) -> str:

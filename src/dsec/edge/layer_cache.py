@@ -43,6 +43,7 @@ class LayerCache:
         self._evicting = asyncio.Lock()
         self._used = self._images.copies.uses()
         self._scanned = self._noted = self._settled = float("-inf")
+        self._is_stuck = False
         self.cached_bytes = 0
         """Of all layers of this node's own directory, when it was last looked."""
         stores.make_room = self.make_room
@@ -70,9 +71,11 @@ class LayerCache:
     async def keep(self) -> None:
         """Look whether layers take too much, write down what was used, give back stale claims; each now and then."""
         now = asyncio.get_running_loop().time()
-        if now - self._scanned >= _SCAN_S or self.cached_bytes > self.marks().high:
+        if now - self._scanned >= _SCAN_S or (self.cached_bytes > self.marks().high and not self._is_stuck):
             self._scanned = now
-            await self.shrink()
+            gone = await self.shrink()
+            # What could not go a moment ago cannot now: looking at all layers, and asking stores, costs something.
+            self._is_stuck = not gone and self.cached_bytes > self.marks().high
         if now - self._noted >= _NOTE_S:
             self._noted = now
             await self.note_uses()
@@ -121,7 +124,7 @@ class LayerCache:
         gone = [each for each in await self._images.prune() if each in sizes]
         await self._unmount(gone)
         await self._stores.let_go(gone)
-        copies = self._images.copies.all()
+        copies = await in_thread(lambda _: self._images.copies.all())
         cached = [
             Cached(digest=each, bytes=size, used_at=self.last_use(each))
             for each, size in sizes.items()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,15 @@ class Copies:
         open_tables(self._db, _SCHEMA, name="catalogue.db")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
+        # Claims are flushed; nobody who only reads waits for that.
+        self._claiming = threading.Lock()
+        self._flushed = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
+        self._flushed.execute("PRAGMA synchronous=FULL")
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
+        with self._claiming, self._lock:
+            self._flushed.close()
             self._db.close()
 
     # Copies
@@ -68,11 +72,13 @@ class Copies:
     # Claims
 
     def intend_claim(self, digest: str, store: str) -> None:
-        """A claim is about to be made. On disk when this returns, whatever the machine does."""
-        with self._lock, self._flushed():
-            self._db.execute(
-                "INSERT INTO layer_copies VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET claimed = 1", (digest, store)
-            )
+        """A claim is about to be made. On disk when this returns, whatever the machine does; blocks until then."""
+        with self._claiming:
+            # One that is claimed was flushed when it was: nobody else writes a 1.
+            if store not in self.claims(digest):
+                self._flushed.execute(
+                    "INSERT INTO layer_copies VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET claimed = 1", (digest, store)
+                )
 
     def claims(self, digest: str) -> list[str]:
         """The stores in which the layer is claimed, or may be."""
@@ -103,14 +109,6 @@ class Copies:
     def uses(self) -> dict[str, float]:
         """Digest → last use, as far as it was written."""
         return dict(self._rows("SELECT digest, at FROM layer_uses"))
-
-    @contextmanager
-    def _flushed(self) -> Iterator[None]:
-        self._db.execute("PRAGMA synchronous=FULL")
-        try:
-            yield
-        finally:
-            self._db.execute("PRAGMA synchronous=NORMAL")
 
     def _do(self, statement: str, *values: str) -> None:
         with self._lock:

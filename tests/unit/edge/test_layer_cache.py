@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,52 @@ async def test_a_store_that_is_away_is_asked_once_a_round(shelf: Shelf, tmp_path
     assert asked == ["shelf"]
     (tmp_path / "away").rename(tmp_path / "shelf")
     assert set(await shelf.cache.shrink()) == digests
+
+
+@both
+async def test_a_node_that_is_stuck_does_not_look_all_the_time(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above its mark a node looks at once, and goes on as long as something goes; in vain, not again at once."""
+    digest = shelf.published(TAGS[0])
+    await shelf.pull(TAGS[0])
+    looked: list[int] = []
+    own_bytes = shelf.images.layers.own_bytes
+
+    def counted() -> dict[str, int]:
+        looked.append(1)
+        return own_bytes()
+
+    monkeypatch.setattr(shelf.images.layers, "own_bytes", counted)
+    await shelf.cache.keep()
+    await shelf.cache.keep()
+    assert (len(looked), _on_disk(shelf)) == (1, {digest})
+    _shrunk(shelf, 0)
+    (tmp_path / "shelf").rename(tmp_path / "away")
+    for _ in range(3):
+        await shelf.cache.keep()
+    assert (len(looked), _on_disk(shelf)) == (2, {digest})
+    (tmp_path / "away").rename(tmp_path / "shelf")
+    shelf.cache._scanned -= 15
+    await shelf.cache.keep()
+    assert (len(looked), _on_disk(shelf)) == (3, set())
+
+
+@pytest.mark.parametrize("shelf", ["whole"], indirect=True)
+async def test_claims_are_written_beside_the_loop(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for the disk is no thread of the edge's loop."""
+    digest = shelf.published(TAGS[0])
+    await shelf.pull(TAGS[0])
+    on: list[threading.Thread] = []
+    intend_claim = shelf.images.copies.intend_claim
+
+    def seen(*arguments: str) -> None:
+        on.append(threading.current_thread())
+        intend_claim(*arguments)
+
+    monkeypatch.setattr(shelf.images.copies, "intend_claim", seen)
+    assert await shelf.cache.evict(digest)
+    assert on and threading.current_thread() not in on
 
 
 @both
