@@ -270,5 +270,5 @@ def layer_routes(core: Core, stores: NodeStores, cache: LayerCache) -> list[Rout
         Route("DELETE", "/v1/layers/{reference:path}", answered(own.remove)),
         Route("GET", "/v1/stores", answered(own.infos)),
         Route("GET", "/v1/stores/{name}/layers", answered(own.stored)),
-        *stored_image_routes(core, own.stores),
+        *stored_image_routes(core, own.stores, cache),
     ]

@@ -203,21 +203,31 @@ class NodeStores:
         self._images.copies.note(digest, name)
         return done
 
+    async def bring(self, digest: str, store_name: str, progress: OnStoreBytes) -> None:
+        """Bring a layer that the caller holds from a store, if it is not here, without a name.
+
+        Raises NotFound, ImageCorrupt, StoreDenied, StoreUnreachable, CapacityError. What was brought is this node's,
+        and goes with the next clean-up unless something needs it by then.
+        """
+        async with self.turns.of(digest):
+            if self._images.layers.has(digest):
+                self._images.copies.note(digest, store_name)
+            else:
+                await self._with_room(digest, lambda: self._received(store_name, digest, progress, self._put_back))
+
     async def bring_back(self, digest: str) -> None:
         """Fetch an evicted layer again, from whichever store has it.
 
         Raises NotFound when none has it any more, ImageCorrupt, StoreDenied, StoreUnreachable, CapacityError.
         """
-        layers = self._images.layers
-
-        async def put(target: Path, manifest: LayerManifest, sparse: bool) -> None:
-            await layers.put_back(target, manifest, sparse=sparse)
-
         async with self.turns.of(digest):
             with self._images.holding([digest]):
-                if not layers.missing([digest]):
+                if not self._images.layers.missing([digest]):
                     return
-                await self._with_room(digest, lambda: self._from_any(digest, put))
+                await self._with_room(digest, lambda: self._from_any(digest, self._put_back))
+
+    async def _put_back(self, target: Path, manifest: LayerManifest, sparse: bool) -> None:
+        await self._images.layers.put_back(target, manifest, sparse=sparse)
 
     async def _from_any(self, digest: str, put: _Put[None]) -> None:
         failure: DSecError = NotFound(

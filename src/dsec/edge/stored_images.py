@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from dsec.api import types
 from dsec.edge.core import Core
+from dsec.edge.layer_cache import LayerCache
 from dsec.edge.node_stores import NodeStores, OnStoreBytes
 from dsec.edge.progressing import Tell, progressing
 from dsec.edge.router import Route
@@ -17,21 +19,25 @@ from dsec.edge.web import answered, body_as, json_answer
 from dsec.edge.wire_layers import image_info
 from dsec.errors import ImageCorrupt, ImageNotFound
 from dsec.images import Image, parse_image
-from dsec.images.node_layers import NodeLayers
 from dsec.images.threads import in_thread
+from dsec.images.together import together
 from dsec.stores.contract import Store
 from dsec.stores.stored_images import ImageRecord, check_image, list_images, put_image, read_image
 
 __all__ = ["stored_image_routes"]
 
+_AT_ONCE = 4
+"""Layers of an image that are fetched beside each other; each is fetched over several connections."""
+
 
 class StoredImages:
     """Push and fetch of images."""
 
-    def __init__(self, core: Core, stores: NodeStores) -> None:
+    def __init__(self, core: Core, stores: NodeStores, cache: LayerCache) -> None:
         self._core = core
         self._images = core.images
         self._stores = stores
+        self._cache = cache
 
     async def push(
         self, reference: str, store_name: str | None, progress: OnStoreBytes, *, move: bool
@@ -49,6 +55,7 @@ class StoredImages:
         await in_thread(lambda _: _may(store, record, move=move))
         size = stored = sent = done = 0
         with self._images.holding(image.layers):
+            await self._cache.ensure(image.layers)
             for digest in dict.fromkeys(image.layers):
                 one = await self._stores.published(store, digest, [], _part(progress, done, image.bytes), mend=False)
                 self._images.copies.note(digest, name)
@@ -73,16 +80,20 @@ class StoredImages:
         name, store = self._stores.open(store_name)
         wanted = str(parse_image(reference))
         record = await in_thread(lambda _: read_image(store, wanted))
-        layers = self._images.layers
-        done = 0
+        done: dict[str, int] = {}
+
+        async def bring(digest: str) -> None:
+            def told(own: int, _: int) -> None:
+                done[digest] = own
+                progress(sum(done.values()), 0)
+
+            await self._stores.bring(digest, name, told)
+            told(self._images.layers.size(digest), 0)
+
+        # Held, they need no names. What a fetch that breaks off has brought is here for the next, until a clean-up.
         with self._images.holding(record.layers):
-            for digest in dict.fromkeys(record.layers):
-                if not layers.has(digest):
-                    await self._stores.pull(f"@sha256:{digest}", name, _part(progress, done, 0), move=False)
-                done += layers.size(digest)
-            # Also what an earlier fetch had pulled that broke off.
-            pinned = [each for each in record.layers if _is_only_pinned(layers, each)]
-            return layers.compose_image(wanted, record.digest, record.config, record.layers, pinned)
+            await together([partial(bring, each) for each in dict.fromkeys(record.layers)], at_once=_AT_ONCE)
+            return self._images.layers.compose_image(wanted, record.digest, record.config, record.layers)
 
     async def list(self, store_name: str) -> list[types.StoredImage]:
         """The images of a store, by name."""
@@ -109,18 +120,14 @@ def _may(store: Store, record: ImageRecord, *, move: bool) -> None:
     check_image(store, there, record, move=move)
 
 
-def _is_only_pinned(layers: NodeLayers, digest: str) -> bool:
-    return [each.tag for each in layers.tags_of(digest)] == [f"@sha256:{digest}"]
-
-
 def _part(progress: OnStoreBytes, before: int, total: int) -> OnStoreBytes:
     """Progress of one layer as progress of them all; ``total`` 0 while it is not known."""
     return lambda done, size: progress(before + done, total)
 
 
-def stored_image_routes(core: Core, stores: NodeStores) -> list[Route]:
+def stored_image_routes(core: Core, stores: NodeStores, cache: LayerCache) -> list[Route]:
     """Their routes; the fixed paths come before those with references."""
-    own = StoredImages(core, stores)
+    own = StoredImages(core, stores, cache)
 
     async def push(request: Request) -> Response:
         asked = await body_as(request, types.ImagePushRequest)

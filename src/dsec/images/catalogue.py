@@ -357,11 +357,6 @@ class Catalogue:
         """Forget a tag; its layer stays. Raises NotFound."""
         with self._lock:
             self.tag(tag)
-            self.drop_tag(tag)
-
-    def drop_tag(self, tag: str) -> None:
-        """Forget a tag, if there is one; its layer stays."""
-        with self._lock:
             self._db.execute("DELETE FROM layer_tags WHERE tag = ?", (tag,))
 
     def _one(self, query: str, argument: str) -> str | None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 
 from dsec.errors import (
@@ -30,6 +31,7 @@ from dsec.images.references import ImageReference
 from dsec.images.store import LayerStore, private_directory
 from dsec.images.tally import Tally
 from dsec.images.threads import in_thread
+from dsec.images.together import together
 from dsec.images.tools import ToolResult, Tools
 from dsec.layering.making import FromArchive
 from dsec.layering.tar_tree import TarOptions
@@ -150,12 +152,11 @@ class Importer:
         """Make every layer that is missing, then record the image."""
         tally = Tally(reference, image, report)
         with self._holds.session() as hold:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._layer(layout, each, tally, hold)) for each in image.layers]
-            except BaseExceptionGroup as errors:
-                raise _first(errors) from None
-            digests = [task.result() for task in tasks]
+            # How many are made at once is bounded for all imports together, in ``_layer``.
+            digests = await together(
+                [partial(self._layer, layout, each, tally, hold) for each in image.layers],
+                at_once=max(1, len(image.layers)),
+            )
             made = self._catalogue.put_image(reference, image.digest, image.config, digests)
             self._on_image(reference)
             return made
@@ -221,16 +222,3 @@ def _allocated(directory: Path) -> int:
             with contextlib.suppress(FileNotFoundError):
                 total += os.lstat(os.path.join(base, name)).st_blocks * 512  # noqa: PTH118
     return total
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one error to tell the caller: the first that is no group and no cancellation."""
-    flat: list[BaseException] = []
-    todo: list[BaseException] = [errors]
-    while todo:
-        each = todo.pop(0)
-        if isinstance(each, BaseExceptionGroup):
-            todo += each.exceptions
-        else:
-            flat.append(each)
-    return next((each for each in flat if not isinstance(each, asyncio.CancelledError)), flat[0])

@@ -166,7 +166,7 @@ class NodeLayers:
         return await self._adopt(lambda: self._put(received, manifest), manifest, tag, environment)
 
     async def put_back(self, received: Path, manifest: LayerManifest, *, sparse: bool) -> None:
-        """Put an evicted layer in its place again; raises ImageCorrupt. Its tags and images never went."""
+        """Put a layer in its place, without a name; raises ImageCorrupt. The tags of an evicted one never went."""
         digest = digest_of(manifest)
         with self._holds.session() as hold:
             hold(digest)
@@ -229,14 +229,9 @@ class NodeLayers:
         """Let a tag mean a layer that is here."""
         return self._catalogue.put_tag(tag, digest, environment)
 
-    def compose_image(
-        self, reference: str, digest: str, config: ImageConfig, layers: Sequence[str], pinned: Sequence[str]
-    ) -> Image:
-        """Let a reference mean an image whose layers are all here; those ``pinned`` for it lose their pin."""
-        image = self._catalogue.put_image(reference, digest, config, layers)
-        for each in pinned:
-            self._catalogue.drop_tag(f"@sha256:{each}")
-        return image
+    def compose_image(self, reference: str, digest: str, config: ImageConfig, layers: Sequence[str]) -> Image:
+        """Let a reference mean an image whose layers are all this node's."""
+        return self._catalogue.put_image(reference, digest, config, layers)
 
     def meaning(self, tag: str) -> LayerTag | None:
         """What a tag means on this node; None when nothing."""

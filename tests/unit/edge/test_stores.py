@@ -69,13 +69,17 @@ async def test_removed_images_let_their_layers_go(shelf: Shelf) -> None:
     assert shelf.claims() == set()
 
 
-async def test_a_fetch_of_an_image_that_broke_off_leaves_no_pins(shelf: Shelf) -> None:
-    """The next fetch takes over what the first one pulled: with the image all of its layers go, and their claims."""
+async def test_a_fetch_of_an_image_that_broke_off_leaves_no_pins(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next fetch takes over what the first one brought: with the image all of its layers go, and their claims."""
     first, second = shelf.published(seed=1), shelf.published(seed=2)
     put_stored_image(shelf, first, second)
     manifest = shelf.store.read(manifest_name(second))
     shelf.store.delete(manifest_name(second))
+    monkeypatch.setattr("dsec.edge.stored_images._AT_ONCE", 1)
     assert b"error" in await shelf.fetch_image()
+    assert shelf.images.list_layers() == []
     assert (shelf.images.layers.has(first), shelf.claims()) == (True, {first})
     shelf.store.put(manifest_name(second), manifest)
     await shelf.fetch_image()
@@ -83,6 +87,78 @@ async def test_a_fetch_of_an_image_that_broke_off_leaves_no_pins(shelf: Shelf) -
     assert shelf.claims() == {first, second}
     await shelf.api.call("DELETE", "/v1/images/i:1")
     assert shelf.claims() == set()
+
+
+async def test_what_a_broken_fetch_brought_is_garbage(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has to know of it to be rid of it."""
+    first, second = shelf.published(seed=1), shelf.published(seed=2)
+    put_stored_image(shelf, first, second)
+    shelf.store.delete(manifest_name(second))
+    monkeypatch.setattr("dsec.edge.stored_images._AT_ONCE", 1)
+    assert b"error" in await shelf.fetch_image()
+    assert (await shelf.api.call("POST", "/v1/layers/gc", {}))["removed_layers"] == [first]
+    assert shelf.claims() == set()
+
+
+async def test_names_of_an_images_layers_are_their_users(shelf: Shelf) -> None:
+    """A fetch makes and takes no name: not that of a layer pulled by its digest, nor one beside a tag."""
+    first, second = shelf.published(seed=1), shelf.published(TAGS[0], seed=2)
+    put_stored_image(shelf, first, second)
+    await shelf.pull(f"@sha256:{first}")
+    await shelf.pull(TAGS[0])
+    assert await shelf.cache.evict(second)
+    await shelf.fetch_image()
+    assert [each.tag for each in shelf.images.list_layers()] == [f"@sha256:{first}", TAGS[0]]
+    await shelf.api.call("DELETE", "/v1/images/i:1")
+    assert shelf.claims() == {first, second}
+
+
+@pytest.mark.parametrize("shelf", ["filled", "whole"], indirect=True)
+async def test_layers_of_an_image_are_fetched_beside_each_other(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four at a time; one that fails ends the others, and its error is the fetch's."""
+    layers = [shelf.published(seed=seed) for seed in range(1, 7)]
+    put_stored_image(shelf, *layers)
+    received, at_once, most, four = shelf.stores._received, 0, 0, asyncio.Event()
+
+    async def gated(name: str, digest: str, *rest: Any) -> Any:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        if at_once == 4:
+            four.set()
+        await four.wait()
+        try:
+            return await received(name, digest, *rest)
+        finally:
+            at_once -= 1
+
+    monkeypatch.setattr(shelf.stores, "_received", gated)
+    manifest = shelf.store.read(manifest_name(layers[2]))
+    shelf.store.delete(manifest_name(layers[2]))
+    said = await shelf.fetch_image()
+    assert b"not_found" in said and layers[2].encode() in said
+    assert (most, at_once) == (4, 0)
+    shelf.store.put(manifest_name(layers[2]), manifest)
+    await shelf.fetch_image()
+    assert list(shelf.images.get("i:1").layers) == layers
+    assert most == 4
+
+
+@pytest.mark.parametrize("shelf", ["whole"], indirect=True)
+async def test_an_image_is_pushed_whose_layers_were_evicted(shelf: Shelf) -> None:
+    """They are brought back first, as those of a layer's push are."""
+    first, second = shelf.published(seed=1), shelf.published(seed=2)
+    put_stored_image(shelf, first, second)
+    await shelf.fetch_image()
+    assert await shelf.cache.evict(first)
+    alice = {"dsec-principal": "alice"}
+    async with shelf.api.session.post(
+        "http://edge/v1/images/push", json={"reference": "i:1"}, headers=alice
+    ) as answer:
+        assert b'"pushed"' in await answer.read()
+    assert shelf.images.layers.has(first)
 
 
 async def test_differences_need_all_data(shelf: Shelf) -> None:
