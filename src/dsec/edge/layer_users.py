@@ -1,4 +1,4 @@
-"""Which sandboxes and kept disks need which layers. Pure."""
+"""Which sandboxes, kept disks and snapshots need which layers. Pure."""
 
 from __future__ import annotations
 
