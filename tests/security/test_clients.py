@@ -293,7 +293,7 @@ async def test_creates_are_checked(node: RunningNode, raw: Raw, client: dsec.DSe
         "lifetime_s": [0, -1, 1e300],
         "deadline_s": [1e300],
         "network": ["host", "bridge", {"domain": 1}, {"no-such-group": True}],
-        "profile": ["unconfined", "strict"],
+        "profile": ["unconfined", "", "Default", "strict\n"],
         "backend": ["host"],
         "mounts": [["/:/host"]],
         "privileged": [True],

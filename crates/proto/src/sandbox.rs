@@ -28,7 +28,7 @@ pub struct SandboxSpec {
     pub shm_bytes: u64,
     /// Host name inside.
     pub hostname: String,
-    /// `default` or `strict`.
+    /// `default`, `strict` or `nested`.
     pub profile: String,
     /// Ends after so long without activity; 0 never.
     pub idle_timeout_ms: u64,

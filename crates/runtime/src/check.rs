@@ -4,6 +4,8 @@ use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::holding::JobLease;
 use dsec_proto::runtime::{ExecSpec, PtySize, SandboxSpec};
 
+use crate::profiles::ProfileName;
+
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 /// Most layers of a sandbox: their digests have to fit a keeper's tag.
@@ -174,19 +176,15 @@ fn host_name(text: &str) -> WireResult<()> {
     }
 }
 
-/// `default` or `strict`.
+/// One of the names of [`ProfileName`].
 ///
 /// # Errors
 /// `unsupported`.
 fn profile(text: &str) -> WireResult<()> {
-    if matches!(text, "default" | "strict") {
-        Ok(())
-    } else {
-        Err(WireError::new(
-            "unsupported",
-            format!("unknown profile {}", shown(text)),
-        ))
-    }
+    let unknown = || WireError::new("unsupported", format!("unknown profile {}", shown(text)));
+    ProfileName::of(text)
+        .map(drop)
+        .ok_or_else(|| unknown().with("field", "profile"))
 }
 
 /// All of a sandbox's specification, its main process included.

@@ -30,6 +30,7 @@ pub mod pause;
 pub mod plans;
 pub mod probe;
 mod probe_filling;
+pub mod profiles;
 pub mod recover;
 pub mod sandbox;
 pub mod serve;

@@ -17,7 +17,7 @@ use crate::keeper::Keeper;
 use crate::kernel::btrfs::Pool;
 use crate::net::link::ProxyLink;
 use crate::output::Budget;
-use crate::plans::Profile;
+use crate::profiles::Profiles;
 use crate::sandbox::Sandbox;
 use crate::slots::Slots;
 use crate::store::Layers;
@@ -48,7 +48,7 @@ pub struct Node {
     /// Prepared slots.
     pub slots: Rc<Slots>,
     /// Filters and limits of every process.
-    pub profile: Profile,
+    pub profiles: Profiles,
     /// RLIMIT_NOFILE.
     pub descriptor_limit: u64,
     /// The init's program.

@@ -9,68 +9,7 @@ use serde_bytes::ByteBuf;
 use crate::check::known_user;
 use crate::config::RANGE;
 use crate::kernel::mounts::attr;
-
-/// Docker's default set without NET_RAW and MKNOD, neither of which could do anything here.
-const CAPABILITIES: u64 = {
-    let kept = [0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29, 31];
-    let mut bits = 0;
-    let mut at = 0;
-    while at < kept.len() {
-        bits |= 1 << kept[at];
-        at += 1;
-    }
-    bits
-};
-
-const MASKED: [&str; 18] = [
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/interrupts",
-    "/proc/kallsyms",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/key-users",
-    "/proc/kmsg",
-    "/proc/kpagecgroup",
-    "/proc/kpagecount",
-    "/proc/kpageflags",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/proc/timer_list",
-    // The loop devices name the files of all nodes' pools.
-    "/sys/devices/virtual/block",
-    "/sys/devices/virtual/powercap",
-    "/sys/firmware",
-    "/sys/fs/btrfs",
-];
-const READ_ONLY: [&str; 5] = [
-    "/proc/bus",
-    "/proc/fs",
-    "/proc/irq",
-    "/proc/sys",
-    "/proc/sysrq-trigger",
-];
-
-/// What every process of the node's sandboxes gets.
-pub struct Profile {
-    /// The filter program.
-    pub seccomp: Vec<u8>,
-    /// RLIMIT_NOFILE.
-    pub descriptors: u64,
-}
-
-impl Profile {
-    fn rlimits(&self) -> Step {
-        let files = (libc::RLIMIT_NOFILE, self.descriptors, self.descriptors);
-        Step::Rlimits(vec![files, (libc::RLIMIT_CORE, 0, 0)])
-    }
-
-    fn filter(&self) -> Step {
-        Step::Seccomp {
-            program: self.seccomp.clone(),
-        }
-    }
-}
+use crate::profiles::{Profile, MASKED, READ_ONLY};
 
 /// Descriptors of a leaf: where to be born, what to join.
 pub struct Entry {
@@ -127,7 +66,7 @@ fn new(target: &str, kind: &str, options: &[(&str, &str)], attributes: u64) -> M
     )
 }
 
-fn tree(parts: &InitParts) -> Tree {
+fn tree(profile: &Profile, parts: &InitParts) -> Tree {
     let plain = attr::NOSUID | attr::NODEV | attr::NOEXEC;
     let shm = parts.shm_bytes.to_string();
     // All sandboxes together have `kernel.pty.max` less its reserve: none may take them all.
@@ -152,9 +91,14 @@ fn tree(parts: &InitParts) -> Tree {
             &[("mode", "1777"), ("size", &shm)],
             plain,
         ),
+    ];
+    if profile.nests {
+        mounts.extend(unmasked_proc(plain));
+    }
+    mounts.extend([
         new("/dev/mqueue", "mqueue", &[], plain),
         mount("/sys", Source::Detached(parts.sysfs)),
-    ];
+    ]);
     mounts.extend(
         parts
             .files
@@ -178,10 +122,19 @@ fn tree(parts: &InitParts) -> Tree {
     }
 }
 
+/// Only who sees one /proc without masks may mount another. This one stands where the message queues, which come
+/// next, cover the way to it: nobody can open it, and nobody can move them away.
+fn unmasked_proc(attributes: u64) -> [Mount; 2] {
+    [
+        new("/dev/mqueue", "tmpfs", &[("mode", "0700")], attributes),
+        new("/dev/mqueue/proc", "proc", &[], attributes),
+    ]
+}
+
 /// The plan of a sandbox's init.
 #[must_use]
 pub fn init(profile: &Profile, parts: InitParts) -> Plan {
-    let tree = tree(&parts);
+    let tree = tree(profile, &parts);
     let mut steps = vec![
         Step::Setsid,
         Step::JoinCgroups(parts.entry.joined),
@@ -192,7 +145,7 @@ pub fn init(profile: &Profile, parts: InitParts) -> Plan {
         profile.rlimits(),
     ];
     steps.push(profile.filter());
-    steps.push(Step::Caps { keep: CAPABILITIES });
+    steps.extend(profile.bounds());
     steps.push(Step::Ids(Some(Ids {
         uid: 0,
         gid: 0,
@@ -276,27 +229,25 @@ fn enter(entrant: &Entrant<'_>) -> Vec<Step> {
     ]
 }
 
-fn become_user(entrant: &Entrant<'_>) -> Vec<Step> {
+fn become_user(profile: &Profile, entrant: &Entrant<'_>) -> Vec<Step> {
     let ids = known_user(entrant.user).map(|(uid, gid)| Ids {
         uid,
         gid,
         groups: Vec::new(),
     });
-    vec![Step::Caps { keep: CAPABILITIES }, Step::Ids(ids)]
+    profile.bounds().chain([Step::Ids(ids)]).collect()
 }
 
 /// A missing working directory is made by root, as Docker does: its user need not be allowed to.
-fn make_directory(path: Vec<u8>) -> [Step; 3] {
+fn make_directory(profile: &Profile, path: Vec<u8>) -> impl Iterator<Item = Step> {
     let root = Ids {
         uid: 0,
         gid: 0,
         groups: Vec::new(),
     };
-    [
-        Step::Caps { keep: CAPABILITIES },
-        Step::Ids(Some(root)),
-        Step::Chdir { path, create: true },
-    ]
+    profile
+        .bounds()
+        .chain([Step::Ids(Some(root)), Step::Chdir { path, create: true }])
 }
 
 fn resolve(entrant: &Entrant<'_>) -> Option<Step> {
@@ -313,7 +264,6 @@ fn resolve(entrant: &Entrant<'_>) -> Option<Step> {
 #[must_use]
 pub fn exec(
     profile: &Profile,
-    strict: bool,
     spec: &ExecSpec,
     entrant: &Entrant<'_>,
     fds: Vec<(FdIndex, i32)>,
@@ -324,12 +274,9 @@ pub fn exec(
     steps.push(profile.filter());
     let path = entrant.cwd.unwrap_or(b"/").to_vec();
     if entrant.create_cwd && known_user(entrant.user) != Some((0, 0)) {
-        steps.extend(make_directory(path.clone()));
+        steps.extend(make_directory(profile, path.clone()));
     }
-    steps.extend(become_user(entrant));
-    if strict {
-        steps.push(Step::NoNewPrivs);
-    }
+    steps.extend(become_user(profile, entrant));
     if let Some(size) = spec.pty {
         // As the user: the terminal belongs to whoever opens it.
         steps.push(Step::OpenPty {
@@ -376,7 +323,7 @@ pub fn file(profile: &Profile, entrant: &Entrant<'_>, operation: FileOp) -> Plan
     let mut steps = enter(entrant);
     steps.push(profile.rlimits());
     steps.extend(resolve(entrant));
-    steps.extend(become_user(entrant));
+    steps.extend(become_user(profile, entrant));
     steps.push(Step::Chdir {
         path: entrant.cwd.unwrap_or(b"/").to_vec(),
         create: false,

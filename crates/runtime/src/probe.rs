@@ -9,6 +9,7 @@ use crate::groups::{Layout, Mode};
 use crate::kernel::mounts::{self, attr, Configuring};
 use crate::kernel::{namespaces, sys};
 use crate::probe_filling::filling;
+use crate::profiles::nesting;
 
 /// An ID range that no node uses, for trials.
 const TRIAL_RANGE: u32 = 0x3fff_0000;
@@ -66,6 +67,12 @@ pub fn features(layers: Option<&Path>) -> Vec<Feature> {
             filter(),
             "sandboxes cannot run",
             "an x86_64 or aarch64 kernel with seccomp",
+        ),
+        feature(
+            "nested user namespaces",
+            nesting().map(|()| "by its settings".to_owned()),
+            "no sandbox has the profile nested",
+            "allow unprivileged user namespaces",
         ),
         descriptors(),
     ]

@@ -17,11 +17,11 @@ use crate::config::Config;
 use crate::ending::{Ending, Reason};
 use crate::groups::{Layout, Warm};
 use crate::keeper::{Keeper, Notice};
-use crate::kernel::{mounts, namespaces, poll, seccomp, sys};
+use crate::kernel::{mounts, namespaces, poll, sys};
 use crate::net::link::{self, ProxyLink};
 use crate::node::Node;
 use crate::output::Budget;
-use crate::plans::Profile;
+use crate::profiles::Profiles;
 use crate::slots::Slots;
 use crate::store::{self, Layers};
 use crate::tag::{SandboxTag, Tag, LAYERS_OBJECT};
@@ -148,10 +148,7 @@ async fn node(
         layers: Arc::new(layers),
         pool,
         slots,
-        profile: Profile {
-            seccomp: seccomp::filter(),
-            descriptors,
-        },
+        profiles: Profiles::new(descriptors),
         descriptor_limit: sys::descriptor_limit().0,
         init,
         sandboxes: RefCell::default(),

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::groups::Baseline;
+use crate::profiles::ProfileName;
 
 /// Most bytes of argv that a tag repeats.
 const MAX_ARGV: usize = 2048;
@@ -120,8 +121,9 @@ pub struct SandboxTag {
     pub disk_bytes: u64,
     /// Digests of its layers, 32 bytes each.
     pub layers: Vec<ByteBuf>,
-    /// Whether no_new_privs is set.
-    pub strict: bool,
+    /// How it is held.
+    #[serde(default)]
+    pub profile: ProfileName,
     /// 0: never.
     pub idle_ns: u64,
     /// When its lifetime is over.
@@ -302,7 +304,7 @@ mod tests {
             volume: u64::MAX,
             disk_bytes: u64::MAX,
             layers: vec![ByteBuf::from(vec![7; 32]); layers],
-            strict: true,
+            profile: ProfileName::Default,
             idle_ns: u64::MAX,
             lifetime_at: u64::MAX,
             baseline: Baseline {

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cpus", "DetachKeys", "Disk", "EndpointOption", "Env", "EnvFile", "IdleTimeout", "Interactive", "LabelOption",
-    "LabelsWanted", "Lifetime", "Memory", "Name", "NetworkOption", "PidsLimit", "Pull", "SandboxRef", "SandboxRefs",
-    "ShmSize", "Toolkit", "Tty", "User", "Workdir", "Workspace", "sandbox_args",
+    "LabelsWanted", "Lifetime", "Memory", "Name", "NetworkOption", "PidsLimit", "ProfileOption", "Pull", "SandboxRef",
+    "SandboxRefs", "ShmSize", "Toolkit", "Tty", "User", "Workdir", "Workspace", "sandbox_args",
 ]  # fmt: skip
 
 Interactive = Annotated[bool, typer.Option("-i", "--interactive", help="Pass standard input on.")]
@@ -35,6 +35,7 @@ Disk = Annotated[str, typer.Option("--disk", metavar="SIZE", help="Limit of what
 PidsLimit = Annotated[int, typer.Option("--pids-limit", help="Most processes and threads.")]
 ShmSize = Annotated[str, typer.Option("--shm-size", metavar="SIZE", help="Size of /dev/shm.")]
 NetworkOption = Annotated[str, typer.Option("--network", help="none, open, GROUP[,GROUP], or @FILE.json.")]
+ProfileOption = Annotated[str, typer.Option("--profile", help="How it is isolated: default, strict or nested.")]
 LabelsWanted = Annotated[
     list[str] | None, typer.Option("-l", "--label", metavar="K=V", help="All that have this label.")
 ]
@@ -67,6 +68,7 @@ def sandbox_args(
     pids_limit: int,
     shm_size: str,
     network: str,
+    profile: str,
     endpoint: list[str] | None,
     label: list[str] | None,
     workspace: str | None,
@@ -96,6 +98,7 @@ def sandbox_args(
         pids=pids_limit,
         shm_mib=values.mib(shm_size),
         network=values.network(network),
+        profile=profile,
         endpoints=values.pairs(endpoint or [], what="endpoint"),
         labels=values.labels(label or []),
         workspace=workspace,

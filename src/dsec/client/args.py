@@ -68,6 +68,7 @@ class SandboxArgs:
 
     Limits (``cpu``, ``memory_mib``, ``disk_mib``, ``pids``): a number is the limit, a pair is (request, limit); the
     node admits requests. ``pty`` and ``stdin`` are the main process's (``command``). Times in seconds.
+    ``profile``: how it is isolated, ``default``, ``strict`` or ``nested`` (docs/security.md).
     ``from_disk``: ID of a sandbox that was stopped with ``keep="disk"``; the new one, of the same image, begins
     with a copy of what it had written, and with its environment. ``from_snapshot``: likewise the ID of a snapshot,
     whose ``args`` have the rest. ``endpoints``: name → URL on the trusted side, or

@@ -284,6 +284,7 @@ class Creates:
             endpoints=endpoint_specs(request.endpoints),
             network=network,
             egress=egress,
+            profile=request.profile,
             pty=request.pty,
             stdin=request.stdin,
             main_exec_id=None if environment.command is None else main_exec_id(attempt.sandbox_id),

@@ -17,7 +17,7 @@ from dsec.errors import InvalidArgument, Unsupported
 from dsec.network import compile_network, parse_network
 from dsec.node.config import NodeConfig, Overcommit
 
-__all__ = ["Demand", "check_create", "check_env", "demand_of", "egress_of"]
+__all__ = ["PROFILES", "Demand", "check_create", "check_env", "demand_of", "egress_of"]
 
 _MIB = 1 << 20
 _LEAST_MEMORY_MIB = 6.0
@@ -33,6 +33,8 @@ _DEADLINE_S = 86400.0
 _PATH_MAX = 4096
 _USER = re.compile(r"(?=.{1,256}\Z)[!-.0-9;-~]+(:[!-.0-9;-~]+)?")
 """As the runtime checks it: printable, no slash, at most one colon."""
+PROFILES = ("default", "strict", "nested")
+"""Names of isolation profiles; what they mean is the runtime's."""
 _ENV_NAME = re.compile(r"[^=\x00]+")
 
 
@@ -94,7 +96,6 @@ _WAITS: tuple[tuple[str, object, str], ...] = (
     ("backend", "container", "other backends come with microVMs"),
     ("mounts", (), "mounts are not built yet"),
     ("qos", "latency", "qos classes are not built yet"),
-    ("profile", "default", "other profiles are not built yet"),
 )
 
 
@@ -129,6 +130,10 @@ def check_create(request: CreateRequest, config: NodeConfig) -> None:
     _time("lifetime_s", request.lifetime_s, config.max_lifetime_s)
     if request.exec_timeout_s is not None:
         _time("exec_timeout_s", request.exec_timeout_s, math.inf)
+    if request.profile not in PROFILES:
+        raise Unsupported(
+            f"profile={request.profile[:80]!r}: there is no such profile", remedy=f"Use one of {', '.join(PROFILES)}"
+        )
     if not 0 <= request.shm_mib <= 2**20:
         raise InvalidArgument(f"shm_mib must be between 0 and {2**20}, not {request.shm_mib:g}")
     if request.workdir is not None and not _is_absolute_path(request.workdir):

@@ -94,6 +94,8 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     """What it was compiled to."""
     egress_record: EgressRecord | None = None
     """What had come of it in the end."""
+    profile: str = "default"
+    """How it is isolated."""
     ports: dict[int, str] = {}
     """Exposed ones, with their tokens."""
     composed: list[list[str]] = []
@@ -209,6 +211,7 @@ def info_of(record: SandboxRecord, use: Usage | None = None) -> SandboxInfo:
         workdir=record.workdir,
         user=record.user or None,
         command=record.command,
+        profile=record.profile,
         main_exec_id=record.main_exec_id,
         started_at=record.started_at,
         ended_at=record.ended_at,

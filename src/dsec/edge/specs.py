@@ -244,7 +244,7 @@ def sandbox_spec(record: SandboxRecord) -> SandboxSpec:
         disk_bytes=record.demand.disk_bytes,
         shm_bytes=record.shm_bytes,
         hostname=hostname_of(record.id, record.name),
-        profile="default",
+        profile=record.profile,
         idle_timeout_ms=whole_ms(record.idle_timeout_s),
         lifetime_ms=whole_ms(record.lifetime_s),
         main=_main(record),

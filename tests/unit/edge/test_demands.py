@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsec.api.types import CreateRequest
-from dsec.edge.demands import check_create, demand_of
+from dsec.edge.demands import PROFILES, check_create, demand_of
 from dsec.errors import InvalidArgument, Unsupported
 from dsec.node.config import NodeConfig, Overcommit
 
@@ -62,7 +62,7 @@ def test_too_small_limits_are_refused(field: str, value: float) -> None:
         ("network", {"rules": [], "udp": [53]}),
         ("mounts", ("/data",)),
         ("qos", "batch"),
-        ("profile", "strict"),
+        ("profile", "unconfined"),
     ],
 )
 def test_what_waits_is_refused_by_name(field: str, value: Any) -> None:
@@ -105,3 +105,9 @@ def test_nonsense_is_refused(fields: dict[str, Any]) -> None:
 def test_a_plain_request_passes() -> None:
     """The defaults are accepted."""
     check_create(request(), NodeConfig())
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_profiles_have_names(profile: str) -> None:
+    """Each of the three is accepted, and none but these (above)."""
+    check_create(request(profile=profile), NodeConfig())

@@ -225,8 +225,8 @@ async fn launch(
         create_cwd: spec.create_cwd,
         owned: ends.owned,
     };
-    let strict = exec.sandbox.tag.borrow().strict;
-    let plan = plans::exec(&node.profile, strict, spec, &entrant, ends.given);
+    let profile = node.profiles.get(exec.sandbox.tag.borrow().profile);
+    let plan = plans::exec(profile, spec, &entrant, ends.given);
     let session = exec.session.borrow().clone();
     let stdin = exec.stdin.borrow().clone();
     if let Some(stdin) = stdin {

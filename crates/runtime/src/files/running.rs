@@ -138,7 +138,7 @@ impl Running {
                 .encode()
                 .map_err(|error| WireError::node("tag", error))?,
             plan: Some(Box::new(plans::file(
-                &self.node.profile,
+                self.node.profiles.get(self.sandbox.tag.borrow().profile),
                 &entrant,
                 operation,
             ))),

@@ -1,10 +1,8 @@
 use super::*;
+use crate::profiles::ProfileName;
 
-fn profile() -> Profile {
-    Profile {
-        seccomp: vec![1; 8],
-        descriptors: 20_000,
-    }
+fn profile(name: ProfileName) -> Profile {
+    Profile::new(name, 20_000)
 }
 
 fn spec(user: &str) -> ExecSpec {
@@ -29,7 +27,7 @@ fn spec(user: &str) -> ExecSpec {
     }
 }
 
-fn plan(user: &str, strict: bool) -> Plan {
+fn plan(user: &str, name: ProfileName) -> Plan {
     let spec = spec(user);
     let entrant = Entrant {
         object_id: "sb/x".into(),
@@ -43,7 +41,7 @@ fn plan(user: &str, strict: bool) -> Plan {
         create_cwd: false,
         owned: vec![3, 4],
     };
-    exec(&profile(), strict, &spec, &entrant, vec![(3, 1), (4, 2)])
+    exec(&profile(name), &spec, &entrant, vec![(3, 1), (4, 2)])
 }
 
 fn position(plan: &Plan, wanted: fn(&Step) -> bool) -> Option<usize> {
@@ -54,7 +52,7 @@ fn position(plan: &Plan, wanted: fn(&Step) -> bool) -> Option<usize> {
 #[test]
 fn order_of_steps() {
     for user in ["", "www-data"] {
-        let plan = plan(user, true);
+        let plan = plan(user, ProfileName::Strict);
         let order = [
             position(&plan, |step| matches!(step, Step::JoinCgroups(_))),
             position(&plan, |step| matches!(step, Step::Enter { .. })),
@@ -76,7 +74,7 @@ fn order_of_steps() {
 #[test]
 fn only_names_are_resolved() {
     let resolves = |user| {
-        position(&plan(user, false), |step| {
+        position(&plan(user, ProfileName::Default), |step| {
             matches!(step, Step::ResolveUser { .. })
         })
         .is_some()
@@ -85,21 +83,47 @@ fn only_names_are_resolved() {
     assert!(!resolves("") && !resolves("root") && !resolves("1000:1000"));
 }
 
-/// no_new_privs is the strict profile's alone.
-#[test]
-fn strict_cannot_gain() {
-    let set =
-        |strict| position(&plan("", strict), |step| matches!(step, Step::NoNewPrivs)).is_some();
-    assert!(set(true) && !set(false));
+fn parts() -> InitParts {
+    InitParts {
+        entry: Entry {
+            born: 0,
+            joined: vec![1, 2],
+        },
+        start: 0x4000_0000,
+        net: 3,
+        overlay: 4,
+        devices: 5,
+        sysfs: 6,
+        files: Vec::new(),
+        shm_bytes: 1,
+        hostname: "x".into(),
+        program: 7,
+    }
 }
 
-/// What lets a process reach beyond its container is not among the capabilities.
+/// no_new_privs is the strict profile's alone, and its init's as well.
 #[test]
-fn no_dangerous_capabilities() {
-    let (sys_module, sys_rawio, sys_ptrace, sys_admin, net_admin, mknod) = (16, 17, 19, 21, 12, 27);
-    for capability in [
-        sys_module, sys_rawio, sys_ptrace, sys_admin, net_admin, mknod,
-    ] {
-        assert_eq!(CAPABILITIES & (1 << capability), 0, "{capability}");
+fn strict_cannot_gain() {
+    let set = |name| {
+        let plans = [plan("", name), init(&profile(name), parts())];
+        plans.map(|plan| position(&plan, |step| matches!(step, Step::NoNewPrivs)).is_some())
+    };
+    assert_eq!(set(ProfileName::Strict), [true, true]);
+    assert_eq!(set(ProfileName::Default), [false, false]);
+    assert_eq!(set(ProfileName::Nested), [false, false]);
+}
+
+/// An unmasked /proc is there for nested containers alone, and is covered before anything runs.
+#[test]
+fn unmasked_proc_is_covered() {
+    let targets = |name| -> Vec<String> {
+        let mounts = tree(&profile(name), &parts()).mounts;
+        mounts.into_iter().map(|mount| mount.target).collect()
+    };
+    let nested = targets(ProfileName::Nested);
+    let at = |path: &str| nested.iter().rposition(|target| target == path);
+    assert!(at("/dev/mqueue/proc").expect("is there") < at("/dev/mqueue").expect("is there"));
+    for name in [ProfileName::Default, ProfileName::Strict] {
+        assert!(!targets(name).contains(&"/dev/mqueue/proc".to_owned()));
     }
 }

@@ -16,10 +16,11 @@ use crate::keeper::Parcel;
 use crate::kernel::sys;
 use crate::node::Node;
 use crate::plans::{self, Entry, InitParts};
+use crate::profiles::ProfileName;
 use crate::slot::Slot;
 use crate::store::{self, Root, RootSpec};
 use crate::tag::{egress_object, endpoints_object, sandbox_object, SandboxTag, Tag};
-use crate::{check, disks, exec, groups, jobs, net, snapshots};
+use crate::{check, disks, exec, groups, jobs, net, profiles, snapshots};
 
 /// The first leaf that a slot does not have ready, see `SlotGroups::make`.
 const FIRST_NEW_LEAF: u16 = 1;
@@ -38,6 +39,7 @@ pub async fn create(node: &Rc<Node>, spec: SandboxSpec) -> WireResult<SandboxSta
     if node.closing.get() {
         return Err(WireError::new("capacity", "this node is going down"));
     }
+    nests_only_where_it_can(&spec)?;
     jobs::check_leased(node, spec.job.as_deref())?;
     if let Some(from) = &spec.from_disk {
         disks::check_kept(node, from, &digests(&spec.layers))?;
@@ -142,7 +144,7 @@ fn tag(spec: &SandboxSpec, slot: &Slot) -> SandboxTag {
         volume: 0,
         disk_bytes: spec.disk_bytes,
         layers: digests(&spec.layers),
-        strict: spec.profile == "strict",
+        profile: profile(spec),
         idle_ns: spec.idle_timeout_ms * 1_000_000,
         lifetime_at: sys::boottime() + spec.lifetime_ms * 1_000_000,
         baseline: slot.groups.baseline(),
@@ -156,6 +158,22 @@ fn tag(spec: &SandboxSpec, slot: &Slot) -> SandboxTag {
         snapshot_bytes: 0,
         still_for_snapshot: false,
     }
+}
+
+/// The checks have passed: it is one that there is.
+fn profile(spec: &SandboxSpec) -> ProfileName {
+    ProfileName::of(&spec.profile).unwrap_or_default()
+}
+
+/// Another profile never stands in for one that this machine cannot give.
+fn nests_only_where_it_can(spec: &SandboxSpec) -> WireResult<()> {
+    if profile(spec) != ProfileName::Nested {
+        return Ok(());
+    }
+    profiles::nesting().map_err(|error| {
+        WireError::new("unsupported", format!("profile \"nested\": {error}"))
+            .with("field", "profile")
+    })
 }
 
 fn digests(layers: &[String]) -> Vec<ByteBuf> {
@@ -309,7 +327,10 @@ async fn spawn_init(
         object_id: sandbox_object(&spec.sandbox_id),
         tag,
         held: vec![parts.net],
-        plan: Some(Box::new(plans::init(&node.profile, parts))),
+        plan: Some(Box::new(plans::init(
+            node.profiles.get(profile(spec)),
+            parts,
+        ))),
         plan_fd: None,
     };
     match node.keeper.call(call, parcel.numbers()).await {

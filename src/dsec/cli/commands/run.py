@@ -45,6 +45,7 @@ def run(
     pids_limit: o.PidsLimit = 4096,
     shm_size: o.ShmSize = "64m",
     network: o.NetworkOption = "none",
+    profile: o.ProfileOption = "default",
     endpoint: o.EndpointOption = None,
     label: o.LabelOption = None,
     workspace: o.Workspace = None,
@@ -61,7 +62,7 @@ def run(
     made = o.sandbox_args(
         image,
         env=env, env_file=env_file, workdir=workdir, user=user, name=name, memory=memory, cpus=cpus, disk=disk,
-        pids_limit=pids_limit, shm_size=shm_size, network=network, endpoint=endpoint, label=label,
+        pids_limit=pids_limit, shm_size=shm_size, network=network, profile=profile, endpoint=endpoint, label=label,
         workspace=workspace, toolkit=toolkit, idle_timeout=idle_timeout, lifetime=lifetime, pull=pull,
     )  # fmt: skip
     pty = terminal.size() if tty else None
@@ -101,6 +102,7 @@ def create(
     pids_limit: o.PidsLimit = 4096,
     shm_size: o.ShmSize = "64m",
     network: o.NetworkOption = "none",
+    profile: o.ProfileOption = "default",
     endpoint: o.EndpointOption = None,
     label: o.LabelOption = None,
     workspace: o.Workspace = None,
@@ -116,7 +118,7 @@ def create(
     args = o.sandbox_args(
         image or "",
         env=env, env_file=env_file, workdir=workdir, user=user, name=name, memory=memory, cpus=cpus, disk=disk,
-        pids_limit=pids_limit, shm_size=shm_size, network=network, endpoint=endpoint, label=label,
+        pids_limit=pids_limit, shm_size=shm_size, network=network, profile=profile, endpoint=endpoint, label=label,
         workspace=workspace, toolkit=toolkit, idle_timeout=idle_timeout, lifetime=lifetime, pull=pull,
     )  # fmt: skip
 

@@ -137,3 +137,36 @@ pub(super) const REFUSED: &[i64] = &[
     #[cfg(target_arch = "x86_64")] libc::SYS_uselib,
     #[cfg(target_arch = "x86_64")] libc::SYS_ustat,
 ];
+
+/// Answered with EPERM in the strict profile besides: looking into other processes, other roots, and calls that few programs
+/// make and many bugs were found in.
+#[rustfmt::skip]
+pub(super) const REFUSED_BY_STRICT: &[i64] = &[
+    libc::SYS_chroot, libc::SYS_fanotify_mark, libc::SYS_io_cancel, libc::SYS_io_destroy, libc::SYS_io_getevents,
+    libc::SYS_io_setup, libc::SYS_io_submit, libc::SYS_kcmp, libc::SYS_memfd_secret, libc::SYS_name_to_handle_at,
+    libc::SYS_pidfd_getfd, libc::SYS_process_madvise, libc::SYS_process_mrelease, libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev, libc::SYS_ptrace, libc::SYS_remap_file_pages, libc::SYS_unshare,
+    libc::SYS_vmsplice, IO_PGETEVENTS,
+    #[cfg(target_arch = "x86_64")] libc::SYS_modify_ldt,
+];
+
+/// Let through in the nested profile besides: what a container is made with.
+pub(super) const ALLOWED_BY_NESTED: &[i64] = &[
+    libc::SYS_mount,
+    libc::SYS_pivot_root,
+    libc::SYS_setdomainname,
+    libc::SYS_sethostname,
+    libc::SYS_setns,
+    libc::SYS_umount2,
+];
+
+/// Answered with ENOSYS in the nested profile: programs then fall back to `mount`, which is less of the kernel.
+pub(super) const UNKNOWN_IN_NESTED: &[i64] = &[
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fsopen,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+];

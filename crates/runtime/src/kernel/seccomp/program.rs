@@ -53,6 +53,8 @@ pub(super) struct Test {
     pub(super) mask: u32,
     /// What they must be.
     pub(super) value: u32,
+    /// Or must not be.
+    pub(super) unless: bool,
     /// `None` lets the call go on.
     pub(super) errno: Option<i32>,
 }
@@ -172,8 +174,8 @@ fn test(test: &Test) -> [Step; 4] {
         plain(AND, test.mask),
         Step {
             code: IF_EQUAL,
-            yes: 0,
-            no: 1,
+            yes: u8::from(test.unless),
+            no: u8::from(!test.unless),
             value: test.value,
         },
         plain(RETURN, result),
@@ -259,11 +261,17 @@ mod tests {
             argument: 1,
             mask,
             value,
+            unless: false,
             errno,
         };
-        let verdict = Verdict::Argument(vec![of(!0, 7, None), of(0xF, 7, Some(1))]);
+        let unless = Test {
+            unless: true,
+            ..of(0xF0, 0, Some(2))
+        };
+        let verdict = Verdict::Argument(vec![of(!0, 7, None), of(0xF, 7, Some(1)), unless]);
         let steps = program(&BTreeMap::from([(5, verdict)]), &Verdict::Errno(38));
         let with = |value| outcome(&steps, OURS, 5, [7, value, 7, 7, 7, 7]);
         assert_eq!([with(7), with(0x17), with(8)], [ALLOW, ERRNO | 1, ALLOW]);
+        assert_eq!(with(0x18), ERRNO | 2);
     }
 }

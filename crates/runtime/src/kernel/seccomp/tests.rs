@@ -1,0 +1,135 @@
+use super::program::{ALLOW, ERRNO, OURS};
+use super::*;
+
+const EPERM: u32 = ERRNO | libc::EPERM as u32;
+const ENOSYS: u32 = ERRNO | libc::ENOSYS as u32;
+
+const PROFILES: [ProfileName; 3] = [
+    ProfileName::Default,
+    ProfileName::Strict,
+    ProfileName::Nested,
+];
+
+fn outcome(number: i64, arguments: [u32; 6]) -> u32 {
+    outcome_in(ProfileName::Default, number, arguments)
+}
+
+fn outcome_in(profile: ProfileName, number: i64, arguments: [u32; 6]) -> u32 {
+    let steps = program::program(&verdicts(profile), &Verdict::Errno(libc::ENOSYS));
+    program::outcome(&steps, OURS, number as u32, arguments)
+}
+
+/// Each call of the lists gets its list's answer, and what stands in neither ENOSYS.
+#[test]
+fn lists_are_obeyed() {
+    for number in names::ALLOWED
+        .iter()
+        .filter(|number| **number != libc::SYS_socket)
+    {
+        assert_eq!(outcome(*number, [0; 6]), ALLOW, "{number}");
+    }
+    for number in names::REFUSED {
+        assert_eq!(outcome(*number, [0; 6]), EPERM, "{number}");
+    }
+    assert_eq!(outcome(libc::SYS_clone3, [0; 6]), ENOSYS);
+    assert_eq!(outcome(0x4000_0000 | libc::SYS_getpid, [0; 6]), ENOSYS);
+    assert_eq!(outcome(9999, [0; 6]), ENOSYS);
+}
+
+/// Arguments that are refused: new user namespaces, odd families, typing into terminals, the pool's ioctls.
+#[test]
+fn arguments_are_looked_at() {
+    let flags = (libc::CLONE_NEWUSER | libc::SIGCHLD) as u32;
+    assert_eq!(outcome(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]), EPERM);
+    assert_eq!(
+        outcome(libc::SYS_clone, [libc::SIGCHLD as u32, 0, 0, 0, 0, 0]),
+        ALLOW
+    );
+    assert_eq!(
+        outcome(libc::SYS_socket, [libc::AF_INET6 as u32, 1, 0, 0, 0, 0]),
+        ALLOW
+    );
+    for family in [
+        libc::AF_UNSPEC,
+        libc::AF_PACKET,
+        libc::AF_VSOCK,
+        libc::AF_ALG,
+    ] {
+        assert_eq!(
+            outcome(libc::SYS_socket, [family as u32, 1, 0, 0, 0, 0]),
+            EPERM
+        );
+    }
+    let ioctl = |command| outcome(libc::SYS_ioctl, [3, command, 0, 0, 0, 0]);
+    for command in [TIOCSTI, TIOCLINUX, 0x5000_9410, 0x0000_9408] {
+        assert_eq!(ioctl(command), EPERM, "{command:#x}");
+    }
+    for command in REFLINKS.into_iter().chain([0x5401, 0x5413, 0x541B]) {
+        assert_eq!(ioctl(command), ALLOW, "{command:#x}");
+    }
+}
+
+/// The program fits the kernel's limit of 4,096 steps, by far.
+#[test]
+fn program_is_short() {
+    for profile in PROFILES {
+        let steps = filter(profile).len() / 8;
+        assert!(steps < 512, "{profile:?}: {steps} steps");
+    }
+}
+
+/// No call is both refused outright and allowed.
+#[test]
+fn lists_are_disjoint() {
+    for number in names::REFUSED {
+        assert!(!names::ALLOWED.contains(number), "{number}");
+    }
+}
+
+/// Strict lets through nothing that the default refuses, and makes no namespace at all.
+#[test]
+fn strict_is_stricter() {
+    let of = |profile, number| outcome_in(profile, number, [0; 6]);
+    for number in 0..512 {
+        let both = [ProfileName::Default, ProfileName::Strict].map(|profile| of(profile, number));
+        assert!(both[0] == both[1] || both[1] == EPERM, "{number}");
+    }
+    for number in names::REFUSED_BY_STRICT {
+        assert_eq!(of(ProfileName::Strict, *number), EPERM, "{number}");
+    }
+    for flag in [libc::CLONE_NEWNS, libc::CLONE_NEWUTS, libc::CLONE_NEWNET] {
+        let flags = [(flag | libc::SIGCHLD) as u32, 0, 0, 0, 0, 0];
+        assert_eq!(
+            outcome_in(ProfileName::Strict, libc::SYS_clone, flags),
+            EPERM
+        );
+    }
+    let thread = [0x003d_0f00, 0, 0, 0, 0, 0];
+    assert_eq!(
+        outcome_in(ProfileName::Strict, libc::SYS_clone, thread),
+        ALLOW
+    );
+}
+
+/// Nested opens mounts and namespaces by name, keeps the network and the cgroups, and nothing else changes.
+#[test]
+fn nested_opens_what_it_says() {
+    let nested =
+        |number, first: i32| outcome_in(ProfileName::Nested, number, [first as u32, 0, 0, 0, 0, 0]);
+    let kinds = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID;
+    for number in [libc::SYS_clone, libc::SYS_unshare] {
+        assert_eq!(nested(number, kinds), ALLOW);
+        assert_eq!(nested(number, kinds | libc::CLONE_NEWNET), EPERM);
+        assert_eq!(nested(number, libc::CLONE_NEWCGROUP), EPERM);
+    }
+    assert_eq!(nested(libc::SYS_unshare, CLONE_NEWTIME as i32), EPERM);
+    for number in (0..512).filter(|number| !names::ALLOWED_BY_NESTED.contains(number)) {
+        let unknown = names::UNKNOWN_IN_NESTED.contains(&number);
+        let wanted = if unknown {
+            ENOSYS
+        } else {
+            outcome(number, [0; 6])
+        };
+        assert_eq!(nested(number, 0), wanted, "{number}");
+    }
+}
