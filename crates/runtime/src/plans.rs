@@ -229,25 +229,22 @@ fn enter(entrant: &Entrant<'_>) -> Vec<Step> {
     ]
 }
 
-fn become_user(profile: &Profile, entrant: &Entrant<'_>) -> Vec<Step> {
-    let ids = known_user(entrant.user).map(|(uid, gid)| Ids {
+fn become_user(entrant: &Entrant<'_>) -> Step {
+    Step::Ids(known_user(entrant.user).map(|(uid, gid)| Ids {
         uid,
         gid,
         groups: Vec::new(),
-    });
-    profile.bounds().chain([Step::Ids(ids)]).collect()
+    }))
 }
 
 /// A missing working directory is made by root, as Docker does: its user need not be allowed to.
-fn make_directory(profile: &Profile, path: Vec<u8>) -> impl Iterator<Item = Step> {
+fn make_directory(path: Vec<u8>) -> [Step; 2] {
     let root = Ids {
         uid: 0,
         gid: 0,
         groups: Vec::new(),
     };
-    profile
-        .bounds()
-        .chain([Step::Ids(Some(root)), Step::Chdir { path, create: true }])
+    [Step::Ids(Some(root)), Step::Chdir { path, create: true }]
 }
 
 fn resolve(entrant: &Entrant<'_>) -> Option<Step> {
@@ -273,10 +270,12 @@ pub fn exec(
     steps.extend(resolve(entrant));
     steps.push(profile.filter());
     let path = entrant.cwd.unwrap_or(b"/").to_vec();
+    // Once: who has become root with few capabilities may not bound them again.
+    steps.extend(profile.bounds());
     if entrant.create_cwd && known_user(entrant.user) != Some((0, 0)) {
-        steps.extend(make_directory(profile, path.clone()));
+        steps.extend(make_directory(path.clone()));
     }
-    steps.extend(become_user(profile, entrant));
+    steps.push(become_user(entrant));
     if let Some(size) = spec.pty {
         // As the user: the terminal belongs to whoever opens it.
         steps.push(Step::OpenPty {
@@ -323,7 +322,8 @@ pub fn file(profile: &Profile, entrant: &Entrant<'_>, operation: FileOp) -> Plan
     let mut steps = enter(entrant);
     steps.push(profile.rlimits());
     steps.extend(resolve(entrant));
-    steps.extend(become_user(profile, entrant));
+    steps.extend(profile.bounds());
+    steps.push(become_user(entrant));
     steps.push(Step::Chdir {
         path: entrant.cwd.unwrap_or(b"/").to_vec(),
         create: false,

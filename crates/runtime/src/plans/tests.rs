@@ -127,3 +127,25 @@ fn unmasked_proc_is_covered() {
         assert!(!targets(name).contains(&"/dev/mqueue/proc".to_owned()));
     }
 }
+
+/// The bounding set is cut once, while CAP_SETPCAP is there, for a working directory that root makes as well.
+#[test]
+fn bounds_are_set_once() {
+    let spec = spec("1000:1000");
+    let entrant = Entrant {
+        object_id: "sb/x".into(),
+        entry: Entry {
+            born: 0,
+            joined: Vec::new(),
+        },
+        start: 0x4000_0000,
+        user: &spec.user,
+        cwd: Some(b"/made"),
+        create_cwd: true,
+        owned: Vec::new(),
+    };
+    let plan = exec(&profile(ProfileName::Strict), &spec, &entrant, Vec::new());
+    let of = |wanted: fn(&&Step) -> bool| plan.steps.iter().filter(wanted).count();
+    assert_eq!(of(|step| matches!(step, Step::Caps { .. })), 1);
+    assert_eq!(of(|step| matches!(step, Step::Ids(_))), 2);
+}
