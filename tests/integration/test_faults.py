@@ -25,8 +25,8 @@ from .fault_roads import ROADS
 pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(120)]
 
 NAMES = [name for name in fault_names(Path(__file__).parents[2]) if name.startswith(("edge.", "runtime."))]
-"""The keeper's are walked by test_faults_keeper.py, the proxy's by test_faults_proxy.py."""
-PARTS = ("edge", "keeper", "proxy", "runtime")
+"""The keeper's, the proxy's, and those of holder and fetcher are walked by the files of their names."""
+PARTS = ("edge", "fetcher", "holder", "keeper", "proxy", "runtime")
 BYSTANDER = "i=0; until [ -e /tmp/over ]; do echo line-$i; i=$((i+1)); sleep 0.01; done; exit 7"
 
 

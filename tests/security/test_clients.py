@@ -396,6 +396,7 @@ async def test_runtime_methods_are_out_of_reach(raw: Raw, node: RunningNode) -> 
         "sandbox.stop",
         "tool.run",
         "layer.evict",
+        "layer.loading",
         "exec.start",
         "file.read",
         "stats",

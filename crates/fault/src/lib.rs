@@ -36,6 +36,11 @@ pub fn turn_on(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The same of a directory that is open, for whom it matters by what number.
+pub fn turn_on_in(directory: OwnedFd) {
+    let _ = DIRECTORY.set(directory);
+}
+
 /// Whether points can be armed on this node.
 #[must_use]
 pub fn is_on() -> bool {

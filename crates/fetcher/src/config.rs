@@ -13,6 +13,9 @@ pub struct Config {
     /// How long a read waits for a store that does not answer.
     #[serde(default = "default_patience")]
     pub patience_s: u64,
+    /// Where tests arm fault points; null on every node that is used for anything else.
+    #[serde(default)]
+    pub fault_points: Option<PathBuf>,
 }
 
 /// A store.

@@ -3,29 +3,21 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use dsec_fault::fault;
+use tokio::sync::mpsc::unbounded_channel;
 
 use crate::fetcher::Fetcher;
-use crate::fill;
 use crate::index::hex;
-use crate::layer::{Files, Layer};
+use crate::layer::Layer;
+use crate::placing::{Outcome, Stored};
 use crate::runs::{runs, Run};
 
 /// Between attempts: the first pause, doubled up to the second.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
-/// What came of a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    Filled,
-    /// Its bytes are others than those of its digest.
-    Corrupt,
-    /// The store or the disk failed.
-    Missed,
-}
 
 impl Fetcher {
     /// Fetches chunks that nobody else fetches.
@@ -34,24 +26,28 @@ impl Fetcher {
         let mut once: HashSet<u64> = HashSet::new();
         let mut pause = PAUSE;
         loop {
-            let outcomes = self.attempt(&layer, &left).await;
+            let failed = self.attempt(&layer, &left).await;
             let mut missed = false;
             left.clear();
-            for (chunk, outcome) in outcomes {
+            for (chunk, outcome) in failed {
                 match outcome {
                     Outcome::Corrupt if once.insert(chunk) => left.push(chunk),
                     Outcome::Missed if self.is_wanted(&layer, chunk) => {
                         missed = true;
                         left.push(chunk);
                     }
-                    outcome => self.land(&layer, chunk, outcome == Outcome::Filled),
+                    // Whoever wants it later begins anew.
+                    _ => {
+                        layer.flying.borrow_mut().remove(&chunk);
+                        self.failed(&layer, chunk);
+                    }
                 }
             }
             self.grown(&layer);
             if left.is_empty() {
                 break;
             }
-            self.counts.borrow_mut().retries += 1;
+            layer.counts.borrow_mut().retries += 1;
             if missed {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -59,63 +55,82 @@ impl Fetcher {
         }
     }
 
-    /// Nobody fetches a chunk any more: it is there, or whoever wants it later begins anew.
-    fn land(&self, layer: &Layer, chunk: u64, filled: bool) {
-        layer.flying.borrow_mut().remove(&chunk);
-        match filled {
-            true => self.arrived(layer, chunk),
-            false => self.failed(layer, chunk),
-        }
-    }
-
+    /// Returns those that did not come.
     async fn attempt(&self, layer: &Rc<Layer>, chunks: &[u64]) -> Vec<(u64, Outcome)> {
-        let mut outcomes = Vec::new();
+        let mut failed = Vec::new();
         for run in runs(&layer.files.index, chunks) {
-            let Ok(_room) = self.requests.acquire().await else {
-                break;
-            };
-            outcomes.extend(self.run(layer, &run).await);
+            // One layer's readers leave room for those of others.
+            let (own, all) = (
+                layer.requests.acquire().await,
+                self.requests.acquire().await,
+            );
+            if own.is_ok() && all.is_ok() {
+                failed.extend(self.run(layer, &run).await);
+            }
         }
-        outcomes
+        failed
     }
 
     async fn run(&self, layer: &Layer, run: &Run) -> Vec<(u64, Outcome)> {
-        let missed = || run.chunks().map(|chunk| (chunk, Outcome::Missed)).collect();
         let (stored, store) = match self.stored(layer, run).await {
             Ok(stored) => stored,
             Err(error) => {
-                tracing::warn!(
-                    layer = layer.digest,
-                    chunk = run.first,
-                    "not fetched: {error}"
-                );
-                return missed();
+                let chunk = run.first;
+                tracing::warn!(layer = layer.digest, chunk, "not fetched: {error}");
+                return run.chunks().map(|each| (each, Outcome::Missed)).collect();
             }
         };
-        let (files, wanted) = (Arc::clone(&layer.files), run.clone());
-        let filling = tokio::task::spawn_blocking(move || place(&files, &wanted, &stored));
-        let outcomes = filling.await.unwrap_or_else(|_| missed());
-        for (chunk, outcome) in &outcomes {
-            if *outcome == Outcome::Corrupt {
-                self.counts.borrow_mut().corrupt += 1;
-                let index = &layer.files.index;
-                let blob = index.blobs.get(index.chunks[*chunk as usize].blob as usize);
-                blob.iter().for_each(|blob| self.stores.forget(blob));
-                let blob = blob.map(hex);
-                tracing::error!(
-                    event = "corrupt_chunk",
-                    layer = layer.digest,
-                    chunk,
-                    blob,
-                    "the store has other bytes"
-                );
-            }
-        }
-        if outcomes.iter().any(|(_, what)| *what == Outcome::Corrupt) {
+        fault!("fetcher.fetch.stored");
+        let failed = self.place(layer, run, stored).await;
+        for (chunk, _) in failed.iter().filter(|(_, what)| *what == Outcome::Corrupt) {
+            self.corrupt(layer, *chunk);
             // Another store may have it right.
             layer.store.set(store + 1);
         }
-        outcomes
+        failed
+    }
+
+    /// Has the threads place a run; each chunk is told to be there as soon as it is. Returns those that are not.
+    async fn place(&self, layer: &Layer, run: &Run, mut stored: Bytes) -> Vec<(u64, Outcome)> {
+        let (told, mut outcomes) = unbounded_channel();
+        let chunks = run.chunks().map(|chunk| {
+            let length = layer.files.index.chunks[chunk as usize].length as usize;
+            let one = Stored {
+                files: Arc::clone(&layer.files),
+                chunk,
+                bytes: stored.split_to(length),
+                told: told.clone(),
+            };
+            (one, self.is_wanted(layer, chunk))
+        });
+        self.placing.add(chunks);
+        drop(told);
+        let mut failed = Vec::new();
+        while let Some((chunk, outcome)) = outcomes.recv().await {
+            match outcome {
+                Outcome::Filled => {
+                    layer.flying.borrow_mut().remove(&chunk);
+                    self.arrived(layer, chunk);
+                }
+                other => failed.push((chunk, other)),
+            }
+        }
+        failed
+    }
+
+    fn corrupt(&self, layer: &Layer, chunk: u64) {
+        layer.counts.borrow_mut().corrupt += 1;
+        let index = &layer.files.index;
+        let blob = index.blobs.get(index.chunks[chunk as usize].blob as usize);
+        blob.iter().for_each(|blob| self.stores.forget(blob));
+        let blob = blob.map(hex);
+        tracing::error!(
+            event = "corrupt_chunk",
+            layer = layer.digest,
+            chunk,
+            blob,
+            "the store has other bytes"
+        );
     }
 
     /// What a store has of a run, and which one that was: one request. Of zeros it has nothing.
@@ -127,37 +142,15 @@ impl Fetcher {
             return Ok((Bytes::new(), layer.store.get()));
         }
         let blob = index.blobs[chunks[0].blob as usize];
-        self.counts.borrow_mut().requests += 1;
+        layer.counts.borrow_mut().requests += 1;
         let (first, offset) = (layer.store.get(), chunks[0].offset);
-        let (read, store) = self.stores.read(first, blob, offset, length).await?;
+        let begun = Instant::now();
+        let read = self.stores.read(first, blob, offset, length).await;
+        let mut counts = layer.counts.borrow_mut();
+        counts.took.add(begun.elapsed().as_micros() as u64);
+        let (bytes, store) = read?;
+        counts.stored_bytes += length as u64;
         layer.store.set(store);
-        self.counts.borrow_mut().stored_bytes += length as u64;
-        Ok((read, store))
+        Ok((bytes, store))
     }
-}
-
-/// Checks and writes the chunks of a run; each is told to be there only after it is. Blocks.
-fn place(files: &Files, run: &Run, stored: &[u8]) -> Vec<(u64, Outcome)> {
-    let mut rest = stored;
-    let mut outcomes = Vec::new();
-    for number in run.chunks() {
-        let chunk = &files.index.chunks[number as usize];
-        let (own, after) = rest.split_at(chunk.length as usize);
-        rest = after;
-        let outcome = match fill::decode(chunk, own, files.index.length(number)) {
-            None => Outcome::Corrupt,
-            Some(raw) => match fill::write(&files.data, number, chunk, &raw) {
-                Ok(()) => {
-                    files.bits.set(number);
-                    Outcome::Filled
-                }
-                Err(error) => {
-                    tracing::error!(chunk = number, "not written: {error}");
-                    Outcome::Missed
-                }
-            },
-        };
-        outcomes.push((number, outcome));
-    }
-    outcomes
 }

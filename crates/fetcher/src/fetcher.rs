@@ -7,11 +7,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dsec_fault::fault;
 use dsec_proto::loading::{Fetched, FromFetcher, ToFetcher, VERSION};
 use tokio::sync::{mpsc, Semaphore};
 use tokio::time::Instant;
 
 use crate::layer::{Files, Layer};
+use crate::placing::Placing;
 use crate::runs::runs;
 use crate::store::Stores;
 
@@ -20,15 +22,18 @@ const REQUESTS: usize = 24;
 /// Of those, for what nobody has asked for yet.
 const AHEAD: usize = 8;
 /// So much is filled before it is recorded, or so long.
-const UNRECORDED: u64 = 64 << 20;
+const UNRECORDED: u64 = 256 << 20;
 const RECORDED: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(250);
+/// Between two reports of what was done.
+const TOLD: Duration = Duration::from_secs(1);
 const EIO: Option<u8> = Some(libc::EIO as u8);
 
 /// Somebody who waits.
 #[derive(Debug)]
 struct Want {
     id: u64,
+    layer: u32,
     left: usize,
     deadline: Instant,
 }
@@ -40,8 +45,8 @@ pub struct Fetcher {
     pub stores: Stores,
     /// Room for requests.
     pub requests: Semaphore,
-    /// Counters.
-    pub counts: RefCell<Fetched>,
+    /// Who checks and writes.
+    pub placing: Placing,
     ahead: Semaphore,
     patience: Duration,
     layers: RefCell<HashMap<u32, Rc<Layer>>>,
@@ -54,11 +59,11 @@ pub struct Fetcher {
 impl Fetcher {
     /// One without layers.
     #[must_use]
-    pub fn new(stores: Stores, patience: Duration) -> Rc<Self> {
+    pub fn new(stores: Stores, placing: Placing, patience: Duration) -> Rc<Self> {
         Rc::new(Self {
             stores,
+            placing,
             requests: Semaphore::new(REQUESTS),
-            counts: RefCell::default(),
             ahead: Semaphore::new(AHEAD),
             patience,
             layers: RefCell::default(),
@@ -107,8 +112,15 @@ impl Fetcher {
                 let deadline = Instant::now() + (self.patience - waited);
                 self.want(id, layer, offset, length, deadline);
             }
+            ToFetcher::Ahead {
+                layer,
+                offset,
+                length,
+            } => self.read_on(layer, offset, length),
             ToFetcher::Drop { layer } => {
-                if let Some(layer) = self.layers.borrow_mut().remove(&layer) {
+                let dropped = self.layers.borrow_mut().remove(&layer);
+                if let Some(layer) = dropped {
+                    self.report(&layer);
                     self.flush(&layer);
                 }
             }
@@ -124,6 +136,7 @@ impl Fetcher {
             Ok(files) => {
                 let layer = Rc::new(Layer::new(number, digest, files));
                 self.layers.borrow_mut().insert(number, Rc::clone(&layer));
+                fault!("fetcher.layer.opened");
                 self.finish(&layer);
                 None
             }
@@ -147,37 +160,42 @@ impl Fetcher {
             return self.tell(FromFetcher::Done { id, errno: None });
         }
         let key = self.next.replace(self.next.get() + 1);
-        let left = missing.len();
-        self.wants
-            .borrow_mut()
-            .insert(key, Want { id, left, deadline });
+        let want = Want {
+            id,
+            layer: layer.number,
+            left: missing.len(),
+            deadline,
+        };
+        self.wants.borrow_mut().insert(key, want);
         for chunk in &missing {
             let mut waiting = layer.waiting.borrow_mut();
             waiting.entry(*chunk).or_default().push(key);
         }
+        fault!("fetcher.fetch.wanted");
         let new = layer.lift(&missing);
         for run in runs(&layer.files.index, &new) {
             let chunks = run.chunks().collect();
             tokio::task::spawn_local(Rc::clone(self).fetch(Rc::clone(&layer), chunks));
         }
-        let more = layer.ahead.borrow_mut().wanted(&touched);
-        let more = more.start..more.end.min(bits.chunks());
-        if !more.is_empty() {
-            tokio::task::spawn_local(Rc::clone(self).fetch_ahead(layer, more.collect()));
+    }
+
+    fn read_on(self: &Rc<Self>, layer: u32, offset: u64, length: u64) {
+        let Some(layer) = self.layers.borrow().get(&layer).cloned() else {
+            return;
+        };
+        let chunks: Vec<u64> = layer.files.bits.touched(offset, length).collect();
+        for run in runs(&layer.files.index, &chunks) {
+            let (fetcher, layer) = (Rc::clone(self), Rc::clone(&layer));
+            tokio::task::spawn_local(fetcher.fetch_ahead(layer, run.chunks().collect()));
         }
     }
 
     /// Fetches what is likely to be wanted next, unless somebody wants it before it is its turn.
     async fn fetch_ahead(self: Rc<Self>, layer: Rc<Layer>, chunks: Vec<u64>) {
-        for run in runs(&layer.files.index, &chunks) {
-            let Ok(_turn) = self.ahead.acquire().await else {
-                return;
-            };
-            let wanted: Vec<u64> = run.chunks().collect();
-            let new = layer.lift(&wanted);
-            if !new.is_empty() {
-                Rc::clone(&self).fetch(Rc::clone(&layer), new).await;
-            }
+        let (own, all) = (layer.ahead.acquire().await, self.ahead.acquire().await);
+        let new = layer.lift(&chunks);
+        if own.is_ok() && all.is_ok() && !new.is_empty() {
+            Rc::clone(&self).fetch(Rc::clone(&layer), new).await;
         }
     }
 
@@ -198,7 +216,7 @@ impl Fetcher {
         }
         let filled = layer.files.index.length(chunk) as u64;
         layer.unrecorded.set(layer.unrecorded.get() + filled);
-        self.counts.borrow_mut().filled_bytes += filled;
+        layer.counts.borrow_mut().fetched_bytes += filled;
     }
 
     /// A chunk cannot be had: those who wait for it get an error, and only they.
@@ -212,9 +230,20 @@ impl Fetcher {
     fn give_up(&self, key: u64) {
         let want = self.wants.borrow_mut().remove(&key);
         if let Some(want) = want {
-            self.counts.borrow_mut().failed += 1;
+            if let Some(layer) = self.layers.borrow().get(&want.layer) {
+                layer.counts.borrow_mut().failed += 1;
+            }
             let (id, errno) = (want.id, EIO);
             self.tell(FromFetcher::Done { id, errno });
+        }
+    }
+
+    /// Tells what has been done about a layer since that was last said.
+    fn report(&self, layer: &Layer) {
+        let fetched = std::mem::take(&mut *layer.counts.borrow_mut());
+        if fetched != Fetched::default() {
+            let layer = layer.number;
+            self.tell(FromFetcher::Fetched { layer, fetched });
         }
     }
 
@@ -245,9 +274,12 @@ impl Fetcher {
             let files = Arc::clone(&layer.files);
             let flushed = tokio::task::spawn_blocking(move || files.sync()).await;
             match flushed {
-                Ok(Ok(())) => fetcher.tell(FromFetcher::Complete {
-                    layer: layer.number,
-                }),
+                Ok(Ok(())) => {
+                    fault!("fetcher.complete.synced");
+                    fetcher.report(&layer);
+                    let layer = layer.number;
+                    fetcher.tell(FromFetcher::Complete { layer });
+                }
                 // It stays as it is: another flush would succeed without what this one could not write.
                 failed => tracing::error!(layer = layer.digest, "a flush failed: {failed:?}"),
             }
@@ -270,25 +302,23 @@ impl Fetcher {
         });
     }
 
-    /// Ends waits that are too long, records, and counts, for as long as the process lives.
+    /// Ends waits that are too long, records, and reports, for as long as the process lives.
     pub async fn tick(self: Rc<Self>) {
-        let mut told = Fetched::default();
         let mut recorded = Instant::now();
-        let mut counted = Instant::now();
+        let mut told = Instant::now();
         loop {
             tokio::time::sleep(TICK).await;
             let now = Instant::now();
             let late = |(key, want): (&u64, &Want)| (want.deadline <= now).then_some(*key);
             let late: Vec<u64> = self.wants.borrow().iter().filter_map(late).collect();
             late.into_iter().for_each(|key| self.give_up(key));
-            let counts = *self.counts.borrow();
-            if counts != told && now - counted >= Duration::from_secs(1) {
-                self.tell(FromFetcher::Fetched(counts));
-                (told, counted) = (counts, now);
+            let layers: Vec<Rc<Layer>> = self.layers.borrow().values().cloned().collect();
+            if now - told >= TOLD {
+                told = now;
+                layers.iter().for_each(|layer| self.report(layer));
             }
             if now - recorded >= RECORDED {
                 recorded = now;
-                let layers: Vec<Rc<Layer>> = self.layers.borrow().values().cloned().collect();
                 for layer in layers.iter().filter(|layer| !layer.finished.get()) {
                     self.flush(layer);
                 }

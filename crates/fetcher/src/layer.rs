@@ -8,11 +8,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dsec_fault::fault;
 use dsec_proto::filled::Bits;
-use dsec_proto::loading::RECORD_LOST;
+use dsec_proto::loading::{Fetched, RECORD_LOST};
+use tokio::sync::Semaphore;
 
-use crate::ahead::Ahead;
 use crate::index::{manifest, Index, LONGEST_INDEX, LONGEST_MANIFEST};
+
+/// Requests of one layer at once.
+const REQUESTS: usize = 16;
+const AHEAD: usize = 4;
 
 /// What is shared with the threads that write.
 #[derive(Debug)]
@@ -40,8 +45,12 @@ pub struct Layer {
     pub files: Arc<Files>,
     /// Which store had it last.
     pub store: Cell<usize>,
-    /// Its readers' habits.
-    pub ahead: RefCell<Ahead>,
+    /// What has been done since that was last told.
+    pub counts: RefCell<Fetched>,
+    /// Its share of the requests.
+    pub requests: Semaphore,
+    /// Of those, for what nobody has asked for yet.
+    pub ahead: Semaphore,
     /// Chunks that are being fetched.
     pub flying: RefCell<HashSet<u64>>,
     /// Who waits for a chunk.
@@ -90,7 +99,9 @@ impl Files {
     pub fn flush(&self) -> io::Result<()> {
         let record = self.bits.record();
         let _written = self.synced()?;
+        fault!("fetcher.flush.synced");
         self.record.write_all_at(&record, 0)?;
+        fault!("fetcher.flush.recorded");
         self.record.sync_data()
     }
 
@@ -128,7 +139,9 @@ impl Layer {
             digest,
             files: Arc::new(files),
             store: Cell::new(0),
-            ahead: RefCell::default(),
+            counts: RefCell::default(),
+            requests: Semaphore::new(REQUESTS),
+            ahead: Semaphore::new(AHEAD),
             flying: RefCell::default(),
             waiting: RefCell::default(),
             unrecorded: Cell::new(0),

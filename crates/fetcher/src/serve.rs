@@ -16,7 +16,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
 use crate::config::Config;
+use crate::confined::confine;
 use crate::fetcher::Fetcher;
+use crate::placing::Placing;
 use crate::store::{Stores, AT_ONCE};
 
 /// Threads for what blocks, besides those that a store that hangs may keep.
@@ -38,14 +40,20 @@ pub fn serve(uid: u32, config: &Path) -> Result<(), String> {
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).map_err(|error| error.to_string())?;
     let config = Config::read(config)?;
+    if let Some(directory) = &config.fault_points {
+        tracing::warn!("fault points are on: {}", directory.display());
+        dsec_fault::turn_on(directory).map_err(|error| error.to_string())?;
+    }
     let stores = Stores::open(&config.stores)?;
     unprivileged::become_user(uid).map_err(|error| format!("becoming user {uid}: {error}"))?;
+    confine(config.fault_points.is_some()).map_err(|error| format!("the filter: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(THREADS + config.stores.len() * AT_ONCE)
         .build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    let fetcher = Fetcher::new(stores, Duration::from_secs(config.patience_s));
+    let placing = Placing::start().map_err(|error| error.to_string())?;
+    let fetcher = Fetcher::new(stores, placing, Duration::from_secs(config.patience_s));
     let local = tokio::task::LocalSet::new();
     local
         .block_on(&runtime, run(fetcher, listener))

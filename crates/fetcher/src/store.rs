@@ -109,6 +109,8 @@ impl Store {
         let read = tokio::time::timeout(LONGEST, reading).await;
         let bytes = read.unwrap_or_else(late)?;
         if bytes.len() != length {
+            // It is cut short; whoever mends it puts another file in its place.
+            self.forget(&blob);
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(bytes)

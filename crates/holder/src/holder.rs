@@ -1,16 +1,17 @@
-//! What is done about each event and each message. Nothing here waits.
+//! What is done about each event. Nothing here waits.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use dsec_proto::loading::{Counts, FromFetcher, FromHolder, ToFetcher, ToHolder, VERSION};
+use dsec_fault::fault;
+use dsec_proto::loading::{Going, ToFetcher, PAGE};
 
-use crate::counts::{now_ns, waited};
+use crate::counts::{now_ns, Tally};
 use crate::fan::Group;
-use crate::journal::Journal;
+use crate::journal::{Entry, Journal, ANY};
 use crate::keeper::Keeper;
-use crate::layers::{Layers, Opened};
+use crate::layers::Layers;
 use crate::link::Link;
 use crate::table;
 
@@ -21,10 +22,10 @@ const LONGEST_NS: u64 = 120_000_000_000;
 /// How often events are taken before a complete layer is closed: readers of others might go on asking for ever.
 const ROUNDS: usize = 16;
 const TICK_NS: u64 = 1_000_000_000;
-const EIO: Option<u8> = Some(libc::EIO as u8);
+pub(crate) const EIO: Option<u8> = Some(libc::EIO as u8);
 
 /// Somebody who waits for a layer to be opened: a link's number, and the turn.
-type Asker = (u64, u64);
+pub(crate) type Asker = (u64, u64);
 
 /// The state of the process.
 #[derive(Debug)]
@@ -39,12 +40,14 @@ pub struct Holder {
     pub fetcher: Option<Link>,
     /// Runtimes, by number.
     pub runtimes: HashMap<u64, Link>,
-    layers: Layers,
-    /// Journal slots by the number of what the fetcher was asked, and how many answers are still to come for a slot.
+    pub(crate) layers: Layers,
+    /// Who waits for a layer's opening.
+    pub(crate) opening: HashMap<u32, Vec<Asker>>,
+    /// Journal slots by the number of what the fetcher was asked, and the other way round.
     wants: HashMap<u64, usize>,
+    asked: HashMap<usize, Vec<u64>>,
     next: u64,
-    opening: HashMap<u32, Vec<Asker>>,
-    counts: Counts,
+    tally: Tally,
     /// When it was last looked for what is late.
     looked_ns: u64,
 }
@@ -69,10 +72,11 @@ impl Holder {
             fetcher: None,
             runtimes: HashMap::new(),
             layers,
-            wants: HashMap::new(),
-            next: 1,
             opening: HashMap::new(),
-            counts: Counts::default(),
+            wants: HashMap::new(),
+            asked: HashMap::new(),
+            next: 1,
+            tally: Tally::default(),
             looked_ns: 0,
         })
     }
@@ -86,14 +90,29 @@ impl Holder {
         let mut layer_of = |event: &crate::fan::Event| layers.of_event(event.fd);
         let added = self.journal.take(&self.group, now_ns(), &mut layer_of)?;
         for slot in &added {
+            let entry = self.journal.entry(*slot);
             self.consider(*slot, true)?;
+            self.read_on(entry);
         }
         Ok(added.len())
     }
 
-    /// Answers all that was asked of a complete layer before its mark went, while it is known whose file that is: a
-    /// successor could not tell, and would refuse it.
-    fn let_through(&mut self, number: u32) -> io::Result<()> {
+    /// Has fetched ahead what a reader will want: what it finds there counts as a step too, and nobody waits for this.
+    fn read_on(&mut self, entry: Option<Entry>) {
+        let layer = entry.and_then(|entry| Some((entry, self.layers.get_mut(entry.layer)?)));
+        let more = layer.and_then(|(entry, layer)| Some((entry, layer.ahead(&entry.event)?)));
+        if let Some((Entry { layer, .. }, (offset, length))) = more {
+            let ahead = ToFetcher::Ahead {
+                layer,
+                offset,
+                length,
+            };
+            self.ask(&ahead, Vec::new());
+        }
+    }
+
+    /// Answers all that was asked of a complete layer before its mark went, while it is known whose file that is.
+    pub(crate) fn let_through(&mut self, number: u32) -> io::Result<()> {
         for _ in 0..ROUNDS {
             if self.take_events()? == 0 {
                 break;
@@ -114,41 +133,60 @@ impl Holder {
             return Ok(());
         };
         match self.layers.is_there(&entry) {
-            Some(true) if new => {
-                self.counts.hits += 1;
-                self.settle(slot, None)
-            }
             Some(true) => {
-                waited(&mut self.counts, now_ns().saturating_sub(entry.since_ns));
+                let waited_us = now_ns().saturating_sub(entry.since_ns) / 1000;
+                self.count(entry.layer, |tally| match new {
+                    true => tally.hits += 1,
+                    false => tally.waits.add(waited_us),
+                });
                 self.settle(slot, None)
             }
             None => self.settle(slot, EIO),
             Some(false) => {
-                self.want(slot);
+                self.want(slot, &entry);
                 Ok(())
             }
+        }
+    }
+
+    /// All that are open, once more.
+    pub(crate) fn consider_all(&mut self) {
+        let slots: Vec<usize> = self.journal.entries().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            if let Err(error) = self.consider(slot, false) {
+                tracing::error!("an event cannot be answered: {error}");
+            }
+        }
+    }
+
+    /// Counts something of a layer's, and of all.
+    pub(crate) fn count(&mut self, layer: u32, mut what: impl FnMut(&mut Tally)) {
+        what(&mut self.tally);
+        if let Some(layer) = self.layers.get_mut(layer) {
+            what(&mut layer.tally);
         }
     }
 
     fn settle(&mut self, slot: usize, errno: Option<u8>) -> io::Result<()> {
         if let Some(entry) = self.journal.entry(slot) {
             if errno.is_some() {
-                self.counts.denied += 1;
+                self.count(entry.layer, |tally| tally.errors += 1);
             }
+            fault!("holder.event.decided");
             self.group.answer(entry.event.fd, errno)?;
+            fault!("holder.event.answered");
             self.journal.clear(slot);
             // What is still to come for this event is not for the next one of the slot.
-            self.wants.retain(|_, of| *of != slot);
+            for id in self.asked.remove(&slot).unwrap_or_default() {
+                self.wants.remove(&id);
+            }
             table::release(entry.event.fd);
         }
         Ok(())
     }
 
-    fn want(&mut self, slot: usize) {
-        let Some(entry) = self.journal.entry(slot) else {
-            return;
-        };
-        for layer in self.layers.concerned(&entry) {
+    fn want(&mut self, slot: usize, entry: &Entry) {
+        for layer in self.layers.concerned(entry) {
             let id = self.next;
             self.next += 1;
             let want = ToFetcher::Want {
@@ -160,12 +198,31 @@ impl Holder {
             };
             if self.ask(&want, Vec::new()) {
                 self.wants.insert(id, slot);
+                self.asked.entry(slot).or_default().push(id);
+                fault!("holder.event.wanted");
             }
         }
     }
 
+    /// The fetcher has answered a want. An event that may be about any layer waits until all have answered.
+    pub(crate) fn done(&mut self, id: u64, errno: Option<u8>) -> io::Result<()> {
+        let Some(slot) = self.wants.remove(&id) else {
+            return Ok(());
+        };
+        let left = self.asked.get_mut(&slot).map_or(0, |ids| {
+            ids.retain(|other| *other != id);
+            ids.len()
+        });
+        let any = |entry: Entry| entry.layer == ANY;
+        match errno {
+            None if left > 0 && self.journal.entry(slot).is_some_and(any) => Ok(()),
+            None => self.consider(slot, false),
+            Some(_) => self.settle(slot, EIO),
+        }
+    }
+
     /// Says something to the fetcher; one that comes later is told everything.
-    fn ask(&mut self, message: &ToFetcher, fds: Vec<OwnedFd>) -> bool {
+    pub(crate) fn ask(&mut self, message: &ToFetcher, fds: Vec<OwnedFd>) -> bool {
         let told = self.fetcher.as_mut().map(|link| link.tell(message, fds));
         match told {
             Some(Ok(())) => true,
@@ -177,203 +234,36 @@ impl Holder {
         }
     }
 
-    /// There is a fetcher: it is told of all layers and all that is waited for.
-    pub fn has_fetcher(&mut self, link: Link) {
-        self.fetcher = Some(link);
-        self.ask(&ToFetcher::Hello { version: VERSION }, Vec::new());
-        for number in self.layers.numbers() {
-            self.show(number);
-        }
-        let slots: Vec<usize> = self.journal.entries().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            if let Err(error) = self.consider(slot, false) {
-                tracing::error!("an event cannot be answered: {error}");
-            }
-        }
-    }
-
     /// The fetcher is gone; readers wait for the next one.
     pub fn lost_fetcher(&mut self, why: &io::Error) {
         tracing::warn!("the fetcher is gone: {why}");
         self.fetcher = None;
         self.wants.clear();
+        self.asked.clear();
     }
 
-    fn show(&mut self, number: u32) {
-        match self.layers.parcel(number) {
-            Ok(Some((digest, fds))) => {
-                let asked = self.ask(
-                    &ToFetcher::Layer {
-                        layer: number,
-                        digest,
-                    },
-                    fds,
-                );
-                if let Some(layer) = self.layers.get_mut(number) {
-                    layer.asked = asked;
-                }
-            }
-            Ok(None) => {}
-            Err(error) => self.took(number, Some(error.to_string())),
+    /// A page of how it goes.
+    pub(crate) fn going(&self, after: u32) -> Going {
+        let (mut waiting, mut all, mut oldest_ns) = (HashMap::new(), 0, 0);
+        let now = now_ns();
+        for (_, entry) in self.journal.entries() {
+            *waiting.entry(entry.layer).or_insert(0) += 1;
+            all += 1;
+            oldest_ns = oldest_ns.max(now.saturating_sub(entry.since_ns));
         }
-    }
-
-    /// What the fetcher says.
-    ///
-    /// # Errors
-    /// What the kernel or the keeper says.
-    pub fn hear_fetcher(&mut self, said: FromFetcher) -> io::Result<()> {
-        match said {
-            FromFetcher::Hello { version } if version == VERSION => {}
-            FromFetcher::Hello { version } => {
-                self.lost_fetcher(&io::Error::other(format!("it speaks version {version}")));
-            }
-            FromFetcher::Took { layer, refused } => self.took(layer, refused),
-            FromFetcher::Done { id, errno } => {
-                let Some(slot) = self.wants.remove(&id) else {
-                    return Ok(());
-                };
-                match errno {
-                    None if self.waits_for_others(slot) => {}
-                    None => self.consider(slot, false)?,
-                    Some(_) => self.settle(slot, EIO)?,
-                }
-            }
-            FromFetcher::Complete { layer } => {
-                if self.layers.complete(&self.group, layer)? {
-                    self.let_through(layer)?;
-                    self.layers.close(&mut self.keeper, &self.group, layer)?;
-                    self.ask(&ToFetcher::Drop { layer }, Vec::new());
-                }
-            }
-            FromFetcher::Fetched(fetched) => self.counts.fetched = fetched,
-        }
-        Ok(())
-    }
-
-    /// An event that may be about any layer waits until all have answered.
-    fn waits_for_others(&self, slot: usize) -> bool {
-        let any = |entry: crate::journal::Entry| entry.layer == crate::journal::ANY;
-        self.journal.entry(slot).is_some_and(any) && self.wants.values().any(|other| *other == slot)
-    }
-
-    fn took(&mut self, number: u32, refused: Option<String>) {
-        let Some(layer) = self.layers.get_mut(number) else {
-            return;
-        };
-        let askers = self.opening.remove(&number).unwrap_or_default();
-        layer.asked = false;
-        layer.took = refused.is_none();
-        layer.may_be_mounted |= layer.took;
-        if let Some(reason) = &refused {
-            tracing::error!(layer = layer.digest, "cannot be filled: {reason}");
-            // Mounted, it stays as it is: what is there can be read, and what is not is an error.
-            if !layer.may_be_mounted {
-                if let Err(error) = self.layers.close(&mut self.keeper, &self.group, number) {
-                    tracing::error!("a layer cannot be closed: {error}");
-                }
-            }
-        }
-        for (link, turn) in askers {
-            let answer = match refused.clone() {
-                None => FromHolder::Opened {
-                    turn,
-                    layer: Some(number),
-                },
-                Some(reason) => FromHolder::Refused { turn, reason },
-            };
-            self.tell(link, &answer);
-        }
-    }
-
-    fn tell(&mut self, link: u64, message: &FromHolder) {
-        let told = self
-            .runtimes
-            .get_mut(&link)
-            .map(|link| link.tell(message, Vec::new()));
-        if let Some(Err(error)) = told {
-            tracing::warn!("a runtime is gone: {error}");
-            self.runtimes.remove(&link);
-        }
-    }
-
-    /// What a runtime says.
-    ///
-    /// # Errors
-    /// What the kernel or the keeper says.
-    pub fn hear_runtime(
-        &mut self,
-        link: u64,
-        said: ToHolder,
-        mut fds: Vec<OwnedFd>,
-    ) -> io::Result<()> {
-        match said {
-            ToHolder::Hello { .. } => self.tell(link, &FromHolder::Hello { version: VERSION }),
-            ToHolder::Open { turn, digest } => match fds.pop() {
-                Some(directory) => self.open((link, turn), &digest, directory),
-                None => {
-                    let reason = "it came without its directory".to_owned();
-                    self.tell(link, &FromHolder::Refused { turn, reason });
-                }
-            },
-            ToHolder::Close {
-                turn,
-                layer,
-                digest,
-            } => {
-                let of_it = |found: &mut crate::layers::Layer| found.digest == digest;
-                if self.layers.get_mut(layer).is_some_and(of_it) {
-                    self.layers.close(&mut self.keeper, &self.group, layer)?;
-                    self.ask(&ToFetcher::Drop { layer }, Vec::new());
-                }
-                self.tell(link, &FromHolder::Closed { turn });
-            }
-            ToHolder::Ask { turn } => {
-                let mut counts = self.counts.clone();
-                counts.waiting = self.journal.open_count() as u64;
-                let layers = self.layers.going();
-                self.tell(
-                    link,
-                    &FromHolder::Going {
-                        turn,
-                        counts,
-                        layers,
-                    },
-                );
-            }
-        }
-        Ok(())
-    }
-
-    fn open(&mut self, asker: Asker, digest: &str, directory: OwnedFd) {
-        let (link, turn) = asker;
-        let opened = self
-            .layers
-            .open(&mut self.keeper, &self.group, digest, directory);
-        match opened {
-            Ok(Opened::Complete) => self.tell(link, &FromHolder::Opened { turn, layer: None }),
-            Ok(Opened::Known(number)) => {
-                let layer = self.layers.get_mut(number);
-                let (took, asked) = layer.map_or((false, false), |layer| (layer.took, layer.asked));
-                if took {
-                    let layer = Some(number);
-                    self.tell(link, &FromHolder::Opened { turn, layer });
-                } else {
-                    self.opening.entry(number).or_default().push(asker);
-                    // Refused before, it may be right by now.
-                    if !asked {
-                        self.show(number);
-                    }
-                }
-            }
-            Ok(Opened::New(number)) => {
-                self.opening.entry(number).or_default().push(asker);
-                self.show(number);
-            }
-            Err(error) => {
-                let reason = error.to_string();
-                self.tell(link, &FromHolder::Refused { turn, reason });
-            }
+        let waiting = |number| waiting.get(&number).copied().unwrap_or_default();
+        let page = self.layers.above(after).take(PAGE + 1);
+        let mut layers: Vec<_> = page
+            .map(|(number, layer)| layer.loading(number, waiting(number)))
+            .collect();
+        let more = layers.len() > PAGE;
+        layers.truncate(PAGE);
+        Going {
+            fetcher: self.fetcher.is_some(),
+            oldest_wait_ms: oldest_ns / 1_000_000,
+            counts: self.tally.counts(all),
+            layers,
+            more,
         }
     }
 

@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use dsec_fault::fault;
 use dsec_proto::shared::Shared;
 use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 
@@ -118,6 +119,7 @@ impl Journal {
         if read == 0 {
             return Ok(Vec::new());
         }
+        fault!("holder.event.read");
         Ok(self.note(read, &[], now_ns, layer_of))
     }
 
@@ -144,6 +146,7 @@ impl Journal {
             self.write(slot, &entry);
             added.push(slot);
         }
+        fault!("holder.event.noted");
         // From the front: half done, it reads as empty.
         self.memory.clear(RAW, length);
         added

@@ -1,18 +1,19 @@
 //! The layers that are filled: their files, their marks, what the keeper holds of them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use dsec_proto::filled::Bits;
+use dsec_fault::fault;
 use dsec_proto::keeper::{Object, HOLDER_OBJECTS};
-use dsec_proto::loading::{Going, RECORD_LOST};
-use rustix::fs::{fstat, openat, unlinkat, AtFlags, Mode, OFlags};
+use rustix::fs::{unlinkat, AtFlags};
 use rustix::io::Errno;
 
+use crate::complete::Complete;
 use crate::fan::Group;
 use crate::journal::{Entry, ANY};
 use crate::keeper::Keeper;
+use crate::layer::{file_of, Layer};
 use crate::table;
 
 /// What the next number is kept as, in the tag: a number is never used for two layers, or whoever lets go of the first,
@@ -22,37 +23,13 @@ const NEXT: &str = "holder/next";
 const NONE: u32 = u32::MAX;
 /// Most layers at once.
 const MOST: usize = 1000;
-/// Longest record: of 1 TiB.
-const LONGEST_RECORD: usize = 1 << 20;
-
-/// One that is not complete.
-#[derive(Debug)]
-pub struct Layer {
-    /// Its digest.
-    pub digest: String,
-    /// Whether the fetcher has found its index right.
-    pub took: bool,
-    /// The fetcher has been asked and has not answered.
-    pub asked: bool,
-    /// A runtime was told that it may mount it, maybe by a dead holder: without its mark it would read zeros.
-    pub may_be_mounted: bool,
-    directory: OwnedFd,
-    data: OwnedFd,
-    shared: OwnedFd,
-    /// `layer.json`, `chunks`, `filled`: open, since a layer may be removed while it is read.
-    told: [OwnedFd; 3],
-    bits: Bits,
-    identity: (u64, u64),
-    size: u64,
-}
 
 /// All of them, by number.
 #[derive(Debug)]
 pub struct Layers {
     open: BTreeMap<u32, Layer>,
     by_file: HashMap<(u64, u64), u32>,
-    /// Files that became complete: an event may still be on its way when their mark goes.
-    complete: HashSet<(u64, u64)>,
+    complete: Complete,
     next: u32,
 }
 
@@ -71,25 +48,20 @@ fn name_of(number: u32) -> String {
     format!("{HOLDER_OBJECTS}layer/{number}")
 }
 
-fn file_of(directory: &OwnedFd, name: &str, write: bool) -> io::Result<OwnedFd> {
-    let how = if write { OFlags::RDWR } else { OFlags::RDONLY };
-    let flags = how | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    table::aside(openat(directory, name, flags, Mode::empty())?)
-}
-
 impl Layers {
     /// Those that a dead holder had, marked as they were.
     ///
     /// # Errors
     /// The errno.
     pub fn take_up(keeper: &mut Keeper, group: &Group) -> io::Result<Self> {
+        let objects = keeper.list()?;
         let mut layers = Self {
             open: BTreeMap::new(),
             by_file: HashMap::new(),
-            complete: HashSet::new(),
+            complete: Complete::take_up(&objects)?,
             next: ANY + 1,
         };
-        for object in keeper.list()? {
+        for object in objects {
             if object.object_id == NEXT {
                 let next = rmp_serde::from_slice(&object.tag).map_err(io::Error::other)?;
                 layers.next = layers.next.max(next);
@@ -97,28 +69,11 @@ impl Layers {
             let Some((number, digest)) = read_tag(&object) else {
                 continue;
             };
-            let fds = <[OwnedFd; 6]>::try_from(keeper.fetch(&object.object_id)?);
-            let [directory, data, shared, manifest, chunks, filled] =
-                fds.map_err(|_| io::Error::other("the keeper holds another number of files"))?;
-            let size = size_of(&data)?;
-            let bits = Bits::map(shared.as_fd(), size)?;
+            let kept = keeper.fetch(&object.object_id)?;
+            let layer = Layer::take_up(digest, kept)?;
             // It may have died between handing over and marking.
-            group.mark(data.as_fd())?;
+            group.mark(layer.data.as_fd())?;
             layers.next = layers.next.max(number + 1);
-            let identity = table::identity_of(&data)?;
-            let layer = Layer {
-                digest,
-                took: false,
-                asked: false,
-                may_be_mounted: true,
-                directory,
-                data,
-                shared,
-                told: [manifest, chunks, filled],
-                bits,
-                identity,
-                size,
-            };
             layers.add(number, layer);
         }
         Ok(layers)
@@ -126,7 +81,6 @@ impl Layers {
 
     fn add(&mut self, number: u32, layer: Layer) {
         self.by_file.insert(layer.identity, number);
-        self.complete.remove(&layer.identity);
         self.open.insert(number, layer);
     }
 
@@ -157,43 +111,17 @@ impl Layers {
             }
             filled => filled?,
         };
-        let size = size_of(&data)?;
-        let record = content(&filled)?;
-        if record.starts_with(&RECORD_LOST) {
-            // Nothing is claimed, and so everything is fetched and brought to disk anew.
-            rustix::fs::ftruncate(&filled, 0)?;
-        }
-        let (bits, shared) = Bits::new(size, &record)?;
+        let layer = Layer::open(digest, directory, data, filled)?;
+        self.complete.remove(keeper, identity)?;
         let number = self.next;
         let next = rmp_serde::to_vec(&(number + 1)).map_err(io::Error::other)?;
         keeper.put(NEXT, next, &[])?;
         self.next = number + 1;
-        let layer = Layer {
-            digest: digest.to_owned(),
-            took: false,
-            asked: false,
-            may_be_mounted: false,
-            identity,
-            shared: table::aside(shared)?,
-            told: [
-                file_of(&directory, "layer.json", false)?,
-                file_of(&directory, "chunks", false)?,
-                filled,
-            ],
-            directory,
-            data,
-            bits,
-            size,
-        };
         let tag = rmp_serde::to_vec(&(number, digest)).map_err(io::Error::other)?;
-        let own = [&layer.directory, &layer.data, &layer.shared];
-        let fds: Vec<_> = own
-            .into_iter()
-            .chain(&layer.told)
-            .map(AsFd::as_fd)
-            .collect();
-        keeper.put(&name_of(number), tag, &fds)?;
+        keeper.put(&name_of(number), tag, &layer.kept())?;
+        fault!("holder.layer.kept");
         group.mark(layer.data.as_fd())?;
+        fault!("holder.layer.marked");
         self.add(number, layer);
         Ok(Opened::New(number))
     }
@@ -205,7 +133,9 @@ impl Layers {
     pub fn close(&mut self, keeper: &mut Keeper, group: &Group, number: u32) -> io::Result<()> {
         if let Some(layer) = self.open.get(&number) {
             group.unmark(layer.data.as_fd())?;
+            fault!("holder.close.unmarked");
             keeper.forget(&name_of(number))?;
+            fault!("holder.close.forgotten");
             self.by_file.remove(&layer.identity);
             self.open.remove(&number);
         }
@@ -216,34 +146,27 @@ impl Layers {
     /// complete. Returns whether that is so; it is to be closed then.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn complete(&mut self, group: &Group, number: u32) -> io::Result<bool> {
+    /// What the kernel or the keeper says.
+    pub fn complete(
+        &mut self,
+        keeper: &mut Keeper,
+        group: &Group,
+        number: u32,
+    ) -> io::Result<bool> {
         let Some(layer) = self.open.get(&number).filter(|layer| layer.bits.complete()) else {
             return Ok(false);
         };
+        // Before the mark goes: whoever met it is let through by any holder.
+        self.complete.add(keeper, number, layer.identity)?;
+        fault!("holder.complete.kept");
         match unlinkat(&layer.directory, "filled", AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),
         }
+        fault!("holder.complete.unlinked");
         group.unmark(layer.data.as_fd())?;
-        self.complete.insert(layer.identity);
+        fault!("holder.complete.unmarked");
         Ok(true)
-    }
-
-    /// What the fetcher needs of one: `layer.json`, `chunks`, `data`, `filled`, and the shared bits.
-    ///
-    /// # Errors
-    /// The errno.
-    pub fn parcel(&self, number: u32) -> io::Result<Option<(String, Vec<OwnedFd>)>> {
-        let Some(layer) = self.open.get(&number) else {
-            return Ok(None);
-        };
-        let [manifest, chunks, filled] = &layer.told;
-        let files = [manifest, chunks, &layer.data, filled, &layer.shared];
-        // They may wait long for a fetcher that does not read.
-        let fds = files.map(table::copy);
-        let fds = fds.into_iter().collect::<io::Result<_>>()?;
-        Ok(Some((layer.digest.clone(), fds)))
     }
 
     /// Whose file an event is about.
@@ -257,14 +180,15 @@ impl Layers {
     /// Whether a reader may go on: all that it wants is there. `None`: nobody can fill it any more.
     #[must_use]
     pub fn is_there(&self, entry: &Entry) -> Option<bool> {
-        let covers = |layer: &Layer| layer.bits.covers(entry.event.offset, entry.event.length);
+        let covers = |layer: &Layer| layer.covers(&entry.event);
         match entry.layer {
             ANY => Some(self.open.values().all(covers)),
             number => match self.open.get(&number) {
                 Some(layer) => Some(covers(layer)),
+                None if self.complete.has(number) => Some(true),
                 None => {
                     let file = table::identity(entry.event.fd).ok()?;
-                    self.complete.contains(&file).then_some(true)
+                    self.complete.has_file(file).then_some(true)
                 }
             },
         }
@@ -289,81 +213,13 @@ impl Layers {
         self.open.keys().copied().collect()
     }
 
-    /// How far each is.
-    #[must_use]
-    pub fn going(&self) -> Vec<Going> {
-        let going = |layer: &Layer| Going {
-            digest: layer.digest.clone(),
-            bytes: layer.size,
-            filled_bytes: layer
-                .size
-                .min(layer.bits.count() * dsec_proto::loading::CHUNK),
-        };
-        self.open.values().map(going).collect()
+    /// Those whose numbers are larger than `after`.
+    pub fn above(&self, after: u32) -> impl Iterator<Item = (u32, &Layer)> {
+        let above = self.open.range(after.saturating_add(1)..);
+        above.map(|(number, layer)| (*number, layer))
     }
 }
 
 fn read_tag(object: &Object) -> Option<(u32, String)> {
     rmp_serde::from_slice(&object.tag).ok()
-}
-
-fn size_of(file: &OwnedFd) -> io::Result<u64> {
-    let found = fstat(file)?;
-    if found.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    u64::try_from(found.st_size).map_err(io::Error::other)
-}
-
-fn content(file: &OwnedFd) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; LONGEST_RECORD];
-    let mut have = 0;
-    loop {
-        match rustix::io::pread(file, &mut bytes[have..], have as u64)? {
-            0 => break,
-            read => have += read,
-        }
-    }
-    bytes.truncate(have);
-    Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::fd::AsRawFd;
-
-    use super::*;
-
-    /// What waits to be sent to the fetcher occupies no number that an event could have.
-    #[test]
-    fn a_parcel_lies_above_events() {
-        table::prepare().expect("descriptors");
-        let (bits, shared) = Bits::new(1, &[]).expect("made");
-        let file = || OwnedFd::from(std::fs::File::open("/dev/null").expect("opened"));
-        let layer = Layer {
-            digest: "d".into(),
-            took: false,
-            asked: false,
-            may_be_mounted: false,
-            directory: file(),
-            data: file(),
-            shared,
-            told: [file(), file(), file()],
-            bits,
-            identity: (1, 2),
-            size: 1,
-        };
-        let mut layers = Layers {
-            open: BTreeMap::new(),
-            by_file: HashMap::new(),
-            complete: HashSet::new(),
-            next: 2,
-        };
-        layers.add(1, layer);
-        let (_, fds) = layers.parcel(1).expect("copied").expect("known");
-        assert_eq!(fds.len(), 5);
-        for fd in fds {
-            assert!(table::reserve(fd.as_raw_fd()).is_err(), "an event's number");
-        }
-    }
 }

@@ -26,11 +26,11 @@ const AGAIN: Timespec = Timespec {
     tv_nsec: 50_000_000,
 };
 
-/// Serves `holder.sock` (descriptor 3) until killed.
+/// Serves `holder.sock` (descriptor 3) until killed. `faults`: where tests arm fault points.
 ///
 /// # Errors
 /// What kept it from coming up, or from going on.
-pub fn serve(keeper: &Path, fetcher: &Path) -> Result<(), String> {
+pub fn serve(keeper: &Path, fetcher: &Path, faults: Option<&Path>) -> Result<(), String> {
     if std::env::var("LISTEN_FDNAMES").unwrap_or_default() != "holder.sock" {
         return Err("started without its socket: the keeper passes it as descriptor 3".into());
     }
@@ -38,6 +38,11 @@ pub fn serve(keeper: &Path, fetcher: &Path) -> Result<(), String> {
     let stays = rustix::process::set_parent_process_death_signal(None);
     stays.map_err(|error| error.to_string())?;
     table::prepare().map_err(|error| error.to_string())?;
+    if let Some(directory) = faults {
+        tracing::warn!("fault points are on: {}", directory.display());
+        let opened = std::fs::File::open(directory).and_then(|file| table::aside(file.into()));
+        dsec_fault::turn_on_in(opened.map_err(|error| error.to_string())?);
+    }
     // SAFETY: LISTEN_FDNAMES says that it is ours; nothing else has taken it yet.
     let listener = table::aside(unsafe { OwnedFd::from_raw_fd(3) });
     let begin = || {

@@ -25,4 +25,5 @@ mod sandbox;
 pub mod session;
 pub mod shared;
 pub mod snapshots;
+pub mod times;
 mod tool;

@@ -6,8 +6,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::times::Times;
+
 /// Version of these protocols.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// Most layers of one [`FromHolder::Going`].
+pub const PAGE: usize = 64;
 /// Bytes of data that one digest covers, and that are there together or not at all.
 pub const CHUNK: u64 = 256 << 10;
 /// What a `filled` record begins with; the count of chunks follows (u64, little endian), then one bit a chunk, the first
@@ -55,6 +59,9 @@ pub enum ToHolder {
     Ask {
         /// Repeated in the answer.
         turn: u64,
+        /// The layers with larger numbers than this.
+        #[serde(default)]
+        after: u32,
     },
 }
 
@@ -90,10 +97,8 @@ pub enum FromHolder {
     Going {
         /// Of the request.
         turn: u64,
-        /// Since the holder began.
-        counts: Counts,
-        /// Layers that are not complete.
-        layers: Vec<Going>,
+        /// How it goes.
+        going: Going,
     },
 }
 
@@ -125,6 +130,15 @@ pub enum ToFetcher {
         length: u64,
         /// How long they have waited.
         waited_ms: u64,
+    },
+    /// Somebody will want this range if they read on. There is no answer.
+    Ahead {
+        /// The layer.
+        layer: u32,
+        /// First byte.
+        offset: u64,
+        /// How many.
+        length: u64,
     },
     /// Let go of a layer; what is filled is recorded.
     Drop {
@@ -161,51 +175,97 @@ pub enum FromFetcher {
         /// The layer.
         layer: u32,
     },
-    /// What has been fetched since the fetcher began; sent when it changes, not more than once a second.
-    Fetched(Fetched),
+    /// What has been done about a layer since that was last said; at most once a second, and before [`Self::Complete`].
+    Fetched {
+        /// The layer.
+        layer: u32,
+        /// What.
+        fetched: Fetched,
+    },
 }
 
 /// What the fetcher counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetched {
     /// Requests to the store.
     pub requests: u64,
-    /// Bytes that came from it, as stored.
-    pub stored_bytes: u64,
-    /// Bytes that were filled.
-    pub filled_bytes: u64,
     /// Requests made again after a failure.
     pub retries: u64,
+    /// Bytes that came from the store, as stored.
+    pub stored_bytes: u64,
+    /// Bytes that were filled.
+    pub fetched_bytes: u64,
     /// Chunks whose bytes were not those of their digest.
     pub corrupt: u64,
     /// Ranges that could not be had.
     pub failed: u64,
+    /// How long requests to the store took.
+    pub took: Times,
 }
 
-/// What the holder counts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
-    /// Reads of marked files whose range was there.
+/// What reads of layers on demand have come to since the holder began, of one layer or of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadingCounts {
+    /// Reads that asked and whose range was there.
     pub hits: u64,
-    /// Those that had to wait for it.
+    /// Reads that waited until their range was there.
     pub misses: u64,
-    /// Those that ended with an I/O error.
-    pub denied: u64,
-    /// Misses that took less than 2^N ms each, N from 0; the last one counts all others.
-    pub waits: Vec<u64>,
+    /// Reads that ended with an I/O error.
+    pub errors: u64,
     /// Reads that wait now.
     pub waiting: u64,
-    /// The fetcher's.
-    pub fetched: Fetched,
+    /// How long half of the misses waited at most.
+    pub wait_p50_us: u64,
+    /// How long 99 of 100 misses waited at most.
+    pub wait_p99_us: u64,
+    /// How long all misses together waited.
+    pub wait_total_us: u64,
+    /// Requests to the store.
+    pub requests: u64,
+    /// Requests made again after a failure.
+    pub retries: u64,
+    /// Bytes that came from the store, as stored.
+    pub stored_bytes: u64,
+    /// Bytes that were filled.
+    pub fetched_bytes: u64,
+    /// Chunks whose bytes were not those of their digest: each was fetched once more.
+    pub corrupt: u64,
+    /// Ranges that could not be had.
+    pub failed: u64,
+    /// How long half of the requests took at most.
+    pub fetch_p50_us: u64,
+    /// How long 99 of 100 requests took at most.
+    pub fetch_p99_us: u64,
+    /// How long all requests together took.
+    pub fetch_total_us: u64,
 }
 
-/// A layer that is not complete.
+/// A layer that is open and not complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Going {
-    /// The layer.
+pub struct LayerLoading {
+    /// Its number; a layer that was removed and fetched again has two while the former files are in use.
+    pub layer: u32,
+    /// Its digest.
     pub digest: String,
     /// Bytes of its data.
     pub bytes: u64,
-    /// Bytes of it that are filled.
+    /// Bytes of it that are here.
     pub filled_bytes: u64,
+    /// Since it was opened, or the holder began.
+    pub counts: LoadingCounts,
+}
+
+/// How it goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Going {
+    /// Whether there is a fetcher.
+    pub fetcher: bool,
+    /// How long the read has waited that waits longest.
+    pub oldest_wait_ms: u64,
+    /// Of all layers, also those that are complete or closed by now.
+    pub counts: LoadingCounts,
+    /// Some of those that are open and not complete, by number.
+    pub layers: Vec<LayerLoading>,
+    /// There are more after these.
+    pub more: bool,
 }

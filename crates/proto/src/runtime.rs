@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::loading::{LayerLoading, LoadingCounts};
+
 pub use crate::exec::*;
 pub use crate::files::*;
 pub use crate::output::*;
@@ -80,6 +82,32 @@ pub struct LayerEvict {
 pub struct Evicted {
     /// Those that are no longer mounted.
     pub evicted: Vec<String>,
+}
+
+/// Parameters of `layer.loading`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadingAsk {
+    /// The layers with larger numbers than this.
+    #[serde(default)]
+    pub after: u32,
+}
+
+/// Answer to `layer.loading`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loading {
+    /// Whether this node reads layers on demand; all else is zero if not.
+    pub on_demand: bool,
+    /// Whether there is a fetcher.
+    pub fetcher: bool,
+    /// How long the read has waited that waits longest.
+    pub oldest_wait_ms: u64,
+    /// Of all layers, also those that are complete or closed by now.
+    pub counts: LoadingCounts,
+    /// At most 64 of those that are open and not complete, by number.
+    pub layers: Vec<LayerLoading>,
+    /// There are more after these.
+    pub more: bool,
 }
 
 /// What happens without being asked.

@@ -20,6 +20,7 @@ pub mod groups;
 pub mod jobs;
 pub mod keeper;
 pub mod kernel;
+pub mod layers;
 pub mod memory;
 pub mod methods;
 pub mod net;

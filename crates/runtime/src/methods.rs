@@ -9,8 +9,8 @@ use dsec_proto::frame::{self, MAX_DATA};
 use dsec_proto::net::{NetSet, NetUsage};
 use dsec_proto::runtime::{
     Empty, Evicted, ExecAck, ExecAttach, ExecKill, ExecList, ExecOutput, ExecResize, ExecStart,
-    Features, Hello, HelloParams, LayerEvict, ManySandboxes, Mode, OneSandbox, OutputTail,
-    SandboxList, SandboxSpec, SandboxStop, Started, TransferKind, Usage, VERSION,
+    Features, Hello, HelloParams, LayerEvict, LoadingAsk, ManySandboxes, Mode, OneSandbox,
+    OutputTail, SandboxList, SandboxSpec, SandboxStop, Started, TransferKind, Usage, VERSION,
 };
 use dsec_proto::session::{RunList, SessionCancel, SessionClose};
 use dsec_proto::snapshots::ManySnapshots;
@@ -19,8 +19,8 @@ use crate::connection::{unknown, Stream};
 use crate::exec::{self, Wanted};
 use crate::node::Node;
 use crate::{
-    check, disks, events, files, jobs, net, output, pause, probe, sandbox, session, shutdown,
-    snapshots, tools,
+    check, disks, events, files, jobs, layers, net, output, pause, probe, sandbox, session,
+    shutdown, snapshots, tools,
 };
 
 /// Carries one method out on its stream.
@@ -112,6 +112,10 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
         "transfer.download" => transfer(&node, TransferKind::Download, &params, stream).await,
         "transfer.cancel" => answer!(files::transfer::cancel(&node, &params)),
         "layer.evict" => answer!(layer_evict(&node, &params)),
+        "layer.loading" => answer!(async {
+            let asked: LoadingAsk = frame::params(&params)?;
+            layers::loading(&node, asked.after).await
+        }),
         "tool.run" => tools::run(&node, &params, &stream).await,
         "tool.kill" => answer!(tools::kill(&node, &params)),
         "tool.forget" => answer!(tools::forget(&node, &params)),
@@ -414,19 +418,7 @@ async fn layer_evict(node: &Node, params: &[u8]) -> WireResult<Evicted> {
         .digests
         .iter()
         .try_for_each(|digest| check::digest(digest))?;
-    let used: std::collections::HashSet<String> = node
-        .sandboxes
-        .borrow()
-        .values()
-        .flat_map(|sandbox| sandbox.layers())
-        .collect();
-    let free: Vec<String> = asked
-        .digests
-        .into_iter()
-        .filter(|digest| !used.contains(digest))
-        .collect();
-    let layers = std::sync::Arc::clone(&node.layers);
     Ok(Evicted {
-        evicted: node.objects.run(move || layers.evict(&free)).await,
+        evicted: layers::evict(node, &asked.digests).await,
     })
 }

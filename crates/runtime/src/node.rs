@@ -15,10 +15,11 @@ use crate::exec::Exec;
 use crate::groups::{warm, Layout, Warm};
 use crate::keeper::Keeper;
 use crate::kernel::btrfs::Pool;
+use crate::layers::Mounted;
 use crate::net::link::ProxyLink;
 use crate::output::Budget;
 use crate::profiles::Profiles;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{digest_bytes, Sandbox};
 use crate::slots::Slots;
 use crate::store::Layers;
 use crate::timers::{Timer, Timers};
@@ -41,6 +42,8 @@ pub struct Node {
     pub layout: Layout,
     /// Threads in the layers' mount namespace.
     pub objects: Workers,
+    /// Which layers can be used.
+    pub mounted: Mounted,
     /// Layers; used on those threads.
     pub layers: Arc<Layers>,
     /// The pool; its path is only good on those threads, its counters everywhere.
@@ -194,6 +197,14 @@ impl Node {
             + self.proxy.descriptors()
             + self.held.get()
             + self.slots.descriptors()
+    }
+
+    /// Whether a sandbox is made of this layer, or is being made of it.
+    #[must_use]
+    pub fn uses_layer(&self, digest: &str) -> bool {
+        let digest = digest_bytes(digest);
+        let sandboxes = self.sandboxes.borrow();
+        sandboxes.values().any(|each| each.uses_layer(&digest))
     }
 
     /// Figures of the node.

@@ -18,6 +18,7 @@ use crate::ending::{Ending, Reason};
 use crate::groups::{Layout, Warm};
 use crate::keeper::{Keeper, Notice};
 use crate::kernel::{mounts, namespaces, poll, sys};
+use crate::layers::Mounted;
 use crate::net::link::{self, ProxyLink};
 use crate::node::Node;
 use crate::output::Budget;
@@ -121,11 +122,7 @@ async fn node(
             let pool = store::open_pool(&config)?;
             Ok::<_, io::Error>((
                 pool,
-                Layers::open(
-                    config.layers_dirs.clone(),
-                    config.layer_mounts(),
-                    config.holder_socket.clone().map(store::Holder::at),
-                )?,
+                Layers::open(config.layers_dirs.clone(), config.layer_mounts())?,
             ))
         };
         threads.run(open).await
@@ -145,6 +142,7 @@ async fn node(
         keeper,
         layout,
         objects: threads,
+        mounted: Mounted::new(&layers, config.holder_socket.clone()),
         layers: Arc::new(layers),
         pool,
         slots,

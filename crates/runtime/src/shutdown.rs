@@ -38,6 +38,7 @@ pub async fn shutdown(node: &Rc<Node>) -> WireResult<Empty> {
         node.config.clone(),
         node.layout.clone(),
     );
+    crate::layers::close(node).await;
     let work = move || {
         layers.close();
         layout.remove();

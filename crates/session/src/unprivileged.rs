@@ -2,7 +2,8 @@
 
 use std::io;
 
-/// Gives up root, for good: another user without groups, no capabilities, none to be had by executing something.
+/// Gives up root, for good: another user without groups, no capabilities, none to be had by executing something, nothing
+/// that others of this user may look into.
 ///
 /// # Errors
 /// The errno of the step that failed.
@@ -23,13 +24,18 @@ pub fn become_user(uid: u32) -> io::Result<()> {
     unsafe {
         check(libc::setrlimit(libc::RLIMIT_CORE, &limit))?;
         check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+        // Those that there are: the first one that there is not ends them.
+        let mut capability = 0;
+        while libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) == 0 {
+            capability += 1;
+        }
         check(libc::setgroups(0, std::ptr::null()))?;
         check(libc::setresgid(uid, uid, uid))?;
         check(libc::setresuid(uid, uid, uid))?;
         check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0))?;
         // The change of user has taken it away.
         check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM, 0, 0, 0))?;
-        if libc::getuid() != uid || libc::setuid(0) == 0 {
+        if libc::getuid() != uid || libc::setuid(0) == 0 || capability == 0 {
             return Err(io::Error::other("root could be had again"));
         }
     }

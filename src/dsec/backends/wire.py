@@ -27,6 +27,9 @@ __all__ = [
     "Hello",
     "KeptDisk",
     "SnapshotState",
+    "LayerLoading",
+    "Loading",
+    "LoadingCounts",
     "NetUsage",
     "NodeStats",
     "Proof",
@@ -334,6 +337,63 @@ class NodeStats(msgspec.Struct, frozen=True, kw_only=True):
     slots_used: int = 0
     descriptors_used: int = 0
     descriptors_limit: int = 0
+
+
+class LoadingCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What reads of layers on demand have come to since the node's holder began, of one layer or of all."""
+
+    hits: int = 0
+    """Reads that asked and whose range was there."""
+    misses: int = 0
+    """Reads that waited until their range was there."""
+    errors: int = 0
+    """Reads that ended with an I/O error."""
+    waiting: int = 0
+    """Reads that wait now."""
+    wait_p50_us: int = 0
+    wait_p99_us: int = 0
+    wait_total_us: int = 0
+    """How long half, 99 of 100, and all together of the misses waited."""
+    requests: int = 0
+    """Requests to the store; ``retries`` of them again after a failure."""
+    retries: int = 0
+    stored_bytes: int = 0
+    """Bytes that came from the store, as stored; ``fetched_bytes``: as they are read."""
+    fetched_bytes: int = 0
+    corrupt: int = 0
+    """Chunks whose bytes were not those of their digest; each was fetched once more."""
+    failed: int = 0
+    """Ranges that could not be had."""
+    fetch_p50_us: int = 0
+    fetch_p99_us: int = 0
+    fetch_total_us: int = 0
+    """How long half, 99 of 100, and all together of the requests took."""
+
+
+class LayerLoading(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer that is open and not complete. ``layer`` numbers its files: a layer that was removed and fetched again
+    has two while the former ones are in use. ``counts``: since it was opened, or the holder began.
+    """
+
+    layer: int
+    digest: str
+    bytes: int
+    filled_bytes: int
+    counts: LoadingCounts = LoadingCounts()
+
+
+class Loading(msgspec.Struct, frozen=True, kw_only=True):
+    """How layers are read on demand. ``counts``: of all layers, also those that are complete or closed by now."""
+
+    on_demand: bool
+    fetcher: bool = False
+    """Whether one is there."""
+    oldest_wait_ms: int = 0
+    """How long the read has waited that waits longest."""
+    counts: LoadingCounts = LoadingCounts()
+    layers: list[LayerLoading] = []
+    more: bool = False
+    """There are more layers after these."""
 
 
 def answer(raw: Any, kind: type[T]) -> T:

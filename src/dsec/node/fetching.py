@@ -26,7 +26,8 @@ def fetcher_config(config: NodeConfig, environment: Mapping[str, str]) -> dict[s
     """What ``dsec-fetcher serve --config`` reads: the default store is asked first. Raises InvalidArgument."""
     default = default_store(config.stores)
     names = sorted(config.stores, key=lambda name: (name != default, name))
-    return {"stores": [_place(config, name, environment) for name in names]}
+    faults = str(config.paths.fetcher_faults) if config.fault_points else None
+    return {"stores": [_place(config, name, environment) for name in names], "fault_points": faults}
 
 
 def _place(config: NodeConfig, name: str, environment: Mapping[str, str]) -> dict[str, Any]:

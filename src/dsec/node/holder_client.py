@@ -10,7 +10,7 @@ from dsec.node.paths import NodePaths
 
 __all__ = ["holder_answers"]
 
-_VERSION = 1
+_VERSION = 2
 _LONGEST = 64 << 10
 
 

@@ -196,6 +196,11 @@ class NodePaths(msgspec.Struct, frozen=True):
         return self.faults / "proxy"
 
     @property
+    def fetcher_faults(self) -> Path:
+        """The fetcher's own, for the same reason."""
+        return self.faults / "fetcher"
+
+    @property
     def cgroup(self) -> str:
         """Directory below each cgroup mount."""
         return f"dsec/{self.name}"

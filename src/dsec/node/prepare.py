@@ -14,7 +14,7 @@ from dsec.iam.first import ensure_first_token
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig, save_config
 from dsec.node.fetching import write_fetcher_json
-from dsec.node.services import proxy_uid, runtime_config
+from dsec.node.services import fetcher_uid, proxy_uid, runtime_config
 
 __all__ = ["boot_id", "group_id", "note_node", "prepare"]
 
@@ -59,8 +59,10 @@ def prepare(config: NodeConfig, binaries: Binaries) -> None:
 
 
 def _prepare_faults(config: NodeConfig) -> None:
-    """Where points are armed. What the proxy might arm by itself is its own death alone."""
-    for directory, uid in ((config.paths.faults, 0), (config.paths.proxy_faults, proxy_uid(config))):
+    """Where points are armed. What proxy and fetcher might arm by themselves is their own death alone."""
+    paths = config.paths
+    own = {paths.faults: 0, paths.proxy_faults: proxy_uid(config), paths.fetcher_faults: fetcher_uid(config)}
+    for directory, uid in own.items():
         for each in (directory, directory / "armed", directory / "passed"):
             each.mkdir(mode=0o700, exist_ok=True)
             os.chown(each, uid, uid)

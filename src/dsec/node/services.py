@@ -111,7 +111,9 @@ def _loading(config: NodeConfig, binaries: Binaries, env: list[tuple[str, str]])
             cgroups=list(config.layers_groups),
         )
 
-    to_holder = ("--keeper", str(paths.keeper_socket), "--fetcher", str(paths.fetcher_socket))
+    to_holder: tuple[str, ...] = ("--keeper", str(paths.keeper_socket), "--fetcher", str(paths.fetcher_socket))
+    if config.fault_points:
+        to_holder = (*to_holder, "--faults", str(paths.faults))
     to_fetcher = ("--uid", str(fetcher_uid(config)), "--config", str(paths.fetcher_json))
     return [
         service("holder", binaries.holder, paths.holder_socket, *to_holder),

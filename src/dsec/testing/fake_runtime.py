@@ -277,6 +277,10 @@ class FakeRuntime(FakeSandboxes):
         return {"evicted": params["digests"]}
 
     @staticmethod
+    def _layer_loading(_: dict[str, Any]) -> dict[str, Any]:
+        return {"on_demand": False}
+
+    @staticmethod
     def _tool_list(_: dict[str, Any]) -> dict[str, Any]:
         return {"tools": []}
 

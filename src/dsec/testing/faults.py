@@ -61,7 +61,8 @@ class Faults:
 
     def _directory(self, name: str) -> Path:
         paths = self._node.paths
-        return paths.proxy_faults if name.startswith("proxy.") else paths.faults
+        own = {"proxy": paths.proxy_faults, "fetcher": paths.fetcher_faults}
+        return own.get(name.partition(".")[0], paths.faults)
 
     def _passed(self, name: str) -> Path:
         return self._directory(name) / "passed" / name

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from bench.environments.contents import Contents, file_sizes, write_tree
 from bench.environments.figures import markdown
-from bench.environments.holder import waits_ms
 from bench.environments.world import Scale, allocated
 from bench.record import Record
 
@@ -63,13 +62,6 @@ def test_the_scale_has_a_floor() -> None:
     """A look is small, but there is something to see."""
     assert Scale(1).of(200_000) == 200_000
     assert (Scale(0.02).of(200_000, 400), Scale(0.001).of(200_000, 400)) == (4_000, 400)
-
-
-def test_waits_are_told_by_the_bound_of_their_bucket() -> None:
-    """Bucket N counts waits below 2^N ms; a share of them is below the bound of the bucket in which it ends."""
-    assert waits_ms([90, 9, 0, 1], 0.5) == 1
-    assert waits_ms([90, 9, 0, 1], 0.99) == 2
-    assert waits_ms([90, 9, 0, 1], 1) == 8
 
 
 def test_a_line_carries_no_faster_than_it_can() -> None:

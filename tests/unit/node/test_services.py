@@ -57,6 +57,8 @@ def test_holder_and_fetcher_come_first() -> None:
     ]  # fmt: skip
     assert fetcher.argv[1:] == ["serve", "--uid", str(fetcher_uid(ON_DEMAND)), "--config", f"{run}/fetcher.json"]
     assert fetcher_uid(ON_DEMAND) != proxy_uid(ON_DEMAND)
+    faulty = msgspec.structs.replace(ON_DEMAND, fault_points=True)
+    assert service_table(faulty, BINARIES, {})[0].argv[-2:] == ["--faults", "/tmp/x/var/lib/dsec/n1/faults"]
     for service in (holder, fetcher):
         assert service.listen == [{"unix": {"path": f"{run}/{service.name}.sock", "mode": 0o600}}]
     assert runtime_config(ON_DEMAND, BINARIES, pool_mib=1)["holder_socket"] == f"{run}/holder.sock"
@@ -65,7 +67,9 @@ def test_holder_and_fetcher_come_first() -> None:
 def test_the_fetcher_asks_the_default_store_first() -> None:
     """It gets all stores, with the credentials of whoever brings the node up."""
     secrets = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "HOME": "/nonexistent"}
-    near, far = fetcher_config(ON_DEMAND, secrets)["stores"]
+    told = fetcher_config(ON_DEMAND, secrets)
+    assert told["fault_points"] is None
+    near, far = told["stores"]
     assert near == {"directory": {"path": "/mnt/dfs"}}
     assert far == {
         "bucket": {

@@ -1,4 +1,4 @@
-//! `dsec-holder serve --keeper SOCKET --fetcher SOCKET`.
+//! `dsec-holder serve --keeper SOCKET --fetcher SOCKET [--faults DIRECTORY]`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,15 +6,21 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let outcome = match arguments.as_slice() {
+    let (arguments, faults) = match arguments.as_slice() {
+        [rest @ .., "--faults", directory] => (rest, Some(Path::new(*directory))),
+        all => (all, None),
+    };
+    let outcome = match arguments {
         ["serve", "--keeper", keeper, "--fetcher", fetcher] => {
             tracing_subscriber::fmt()
                 .json()
                 .with_writer(std::io::stderr)
                 .init();
-            dsec_holder::serve::serve(Path::new(keeper), Path::new(fetcher))
+            dsec_holder::serve::serve(Path::new(keeper), Path::new(fetcher), faults)
         }
-        _ => Err("usage: dsec-holder serve --keeper SOCKET --fetcher SOCKET".into()),
+        _ => Err(
+            "usage: dsec-holder serve --keeper SOCKET --fetcher SOCKET [--faults DIRECTORY]".into(),
+        ),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -65,8 +65,14 @@ fn complete() {
     assert!(layer.here() == layer.data);
     node.kill_one("fetcher");
     assert_eq!(node.open(&layer), Ok(None), "without anybody's help");
+    let before = node.going().0;
     let again = layer.mount();
     Readers::start(open(&again), vec![(0, SIZE)]).are_exact(&layer);
+    let after = node.going().0;
+    let asked = |counts: &dsec_proto::loading::LoadingCounts| counts.hits + counts.misses;
+    assert_eq!(asked(&before), asked(&after), "nobody is in the way");
+    // Another mount of the same files sent an event for each read before.
+    assert!(asked(&before) > 0);
 }
 
 /// The number of a layer that became complete is no other's, also after the holder's death, and letting go of one layer

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use dsec_holder::{link::Link, table};
-use dsec_proto::loading::{Counts, FromHolder, Going, ToHolder, VERSION};
+use dsec_proto::loading::{FromHolder, Going, LayerLoading, LoadingCounts, ToHolder, VERSION};
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::time::Timespec;
 use serde_json::json;
@@ -16,7 +16,7 @@ use serde_json::json;
 use super::layer::Layer;
 
 /// A user that is nobody's.
-const UID: u32 = 0x3fff_ff7f;
+pub const UID: u32 = 0x3fff_ff7f;
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Node {
@@ -132,15 +132,20 @@ impl Node {
         assert!(matches!(closed, FromHolder::Closed { .. }), "{closed:?}");
     }
 
-    pub fn going(&mut self) -> (Counts, Vec<Going>) {
-        match self.ask(|turn| ToHolder::Ask { turn }, None) {
-            FromHolder::Going { counts, layers, .. } => (counts, layers),
+    pub fn report(&mut self) -> Going {
+        match self.ask(|turn| ToHolder::Ask { turn, after: 0 }, None) {
+            FromHolder::Going { going, .. } => going,
             other => panic!("{other:?}"),
         }
     }
 
+    pub fn going(&mut self) -> (LoadingCounts, Vec<LayerLoading>) {
+        let going = self.report();
+        (going.counts, going.layers)
+    }
+
     /// Asks until the answer is as it should be.
-    pub fn until(&mut self, what: &str, holds: impl Fn(&Counts, &[Going]) -> bool) {
+    pub fn until(&mut self, what: &str, holds: impl Fn(&LoadingCounts, &[LayerLoading]) -> bool) {
         let end = Instant::now() + PATIENCE;
         loop {
             let (counts, layers) = self.going();
@@ -172,25 +177,35 @@ impl Node {
     }
 
     fn kill(&self, name: &str) -> bool {
+        let pids = self.pids(name);
+        // SAFETY: children of this test's own keeper, which have not been waited for while they are listed.
+        let kill = |pid: &i32| unsafe { libc::kill(*pid, libc::SIGKILL) } == 0;
+        pids.iter().filter(|pid| kill(pid)).count() > 0
+    }
+
+    /// A service of the keeper's, once it lives.
+    pub fn pid(&self, name: &str) -> i32 {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(pid) = self.pids(name).first() {
+                return *pid;
+            }
+            assert!(Instant::now() < end, "no {name}");
+            std::thread::yield_now();
+        }
+    }
+
+    fn pids(&self, name: &str) -> Vec<i32> {
         let parent = self.keeper.id().to_string();
         let processes = fs::read_dir("/proc").expect("proc").flatten();
-        let mut killed = false;
-        for process in processes {
-            let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
-            let Some((head, tail)) = stat.rsplit_once(')') else {
-                continue;
-            };
-            if head.ends_with(&format!("(dsec-{name}")) && tail.split(' ').nth(2) == Some(&parent) {
-                let pid: i32 = head
-                    .split(' ')
-                    .next()
-                    .and_then(|n| n.parse().ok())
-                    .expect("a PID");
-                // SAFETY: a child of this test's own keeper, which has not been waited for while it is listed.
-                killed |= unsafe { libc::kill(pid, libc::SIGKILL) } == 0;
-            }
-        }
-        killed
+        let of_it = processes.filter_map(|process| {
+            let stat = fs::read_to_string(process.path().join("stat")).ok()?;
+            let (head, tail) = stat.rsplit_once(')')?;
+            let (pid, program) = head.split_once(' ')?;
+            let its = program == format!("(dsec-{name}") && tail.split(' ').nth(2)? == parent;
+            its.then(|| pid.parse().ok())?
+        });
+        of_it.collect()
     }
 
     /// As after a crash of everything: only what is on disk stays.

@@ -139,6 +139,7 @@ fn answers() {
                     evicted: Vec::new(),
                 },
             ),
+            vector("layer.loading", &loading()),
             vector(
                 "tool.run",
                 &ToolEnd {

@@ -5,6 +5,7 @@
 
 mod answers;
 mod frames;
+mod loading;
 mod requests;
 mod samples;
 mod vectors;

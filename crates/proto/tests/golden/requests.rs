@@ -214,6 +214,7 @@ fn requests() {
                     digests: vec!["0".repeat(64)],
                 },
             ),
+            vector("layer.loading", &LoadingAsk { after: 7 }),
             vector("tool.run", &tool),
             vector(
                 "tool.kill",

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use dsec_proto::egress::{
     EgressCount, EgressEvent, EgressRecord, EgressRule, EgressTable, Reason, TABLE_VERSION,
 };
+use dsec_proto::loading::{LayerLoading, LoadingCounts};
 use dsec_proto::net::{EndpointCount, EndpointSpec};
 use dsec_proto::runtime::*;
 use serde_bytes::ByteBuf;
@@ -179,5 +180,47 @@ pub fn endpoint() -> EndpointSpec {
         max_bytes: Some(1 << 30),
         max_requests_per_minute: Some(600),
         closed: false,
+    }
+}
+
+pub fn loading_counts() -> LoadingCounts {
+    LoadingCounts {
+        hits: 1,
+        misses: 2,
+        errors: 3,
+        waiting: 4,
+        wait_p50_us: 5,
+        wait_p99_us: 6,
+        wait_total_us: 7,
+        requests: 8,
+        retries: 9,
+        stored_bytes: 10,
+        fetched_bytes: 1 << 33,
+        corrupt: 11,
+        failed: 12,
+        fetch_p50_us: 13,
+        fetch_p99_us: 14,
+        fetch_total_us: 15,
+    }
+}
+
+pub fn layer_loading() -> LayerLoading {
+    LayerLoading {
+        layer: 8,
+        digest: "d".repeat(64),
+        bytes: 10 << 30,
+        filled_bytes: 1 << 20,
+        counts: loading_counts(),
+    }
+}
+
+pub fn loading() -> Loading {
+    Loading {
+        on_demand: true,
+        fetcher: true,
+        oldest_wait_ms: 16,
+        counts: loading_counts(),
+        layers: vec![layer_loading()],
+        more: false,
     }
 }

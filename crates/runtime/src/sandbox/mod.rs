@@ -3,7 +3,7 @@
 pub mod create;
 pub mod end;
 
-pub use create::create;
+pub use create::{create, digest_bytes};
 pub use end::{end, end_with, forget, init_ended, stop};
 
 use std::cell::{Cell, RefCell};
@@ -290,15 +290,11 @@ impl Sandbox {
         self.memory.sample(sys::boottime(), self.groups.memory());
     }
 
-    /// Digests of its layers, for as long as it may use them.
+    /// Whether it may use the layer of this digest.
     #[must_use]
-    pub fn layers(&self) -> Vec<String> {
-        if matches!(&*self.phase.borrow(), Phase::Ended(_) | Phase::Failed(_)) {
-            return Vec::new();
-        }
-        let hex =
-            |bytes: &serde_bytes::ByteBuf| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.tag.borrow().layers.iter().map(hex).collect()
+    pub fn uses_layer(&self, digest: &[u8]) -> bool {
+        let over = matches!(&*self.phase.borrow(), Phase::Ended(_) | Phase::Failed(_));
+        !over && self.tag.borrow().layers.iter().any(|own| own == digest)
     }
 
     /// As the edge sees it; `None` while it is being made.

@@ -29,16 +29,16 @@ impl Gone {
         Ok(Self(watching))
     }
 
-    /// Whether it is gone, after waiting for so long at most.
+    /// Whether it is gone.
     #[must_use]
-    pub fn within(&self, milliseconds: i32) -> bool {
+    pub fn has_come(&self) -> bool {
         let mut waits = libc::pollfd {
             fd: self.0.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
         // SAFETY: one entry that outlives the call.
-        if unsafe { libc::poll(&raw mut waits, 1, milliseconds) } != 1 {
+        if unsafe { libc::poll(&raw mut waits, 1, 0) } != 1 {
             return false;
         }
         let mut event = [0u8; EVENT];

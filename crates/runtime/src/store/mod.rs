@@ -3,13 +3,11 @@
 //! Everything here runs on threads inside the layers' mount namespace, which nobody else ever enters.
 
 mod gone;
-mod holder;
 mod layers;
 mod pool;
 mod root;
-mod unclosed;
 
-pub use holder::Holder;
+pub use gone::Gone;
 pub use layers::Layers;
 pub use pool::{boot_id, close as close_pool, open as open_pool};
 pub use root::{build, Root, RootSpec};
