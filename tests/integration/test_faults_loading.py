@@ -186,6 +186,7 @@ async def test_a_fetcher_that_stands_still(own_node: RunningNode) -> None:
                 killed, patient = [await sandbox.spawn(*_reading(chunk)) for chunk in (10, 20)]
                 await asyncio.to_thread(wait_until, lambda: _counts(own_node)["waiting"] >= 2, "both wait")
                 hits = _counts(own_node)["hits"]
+                assert (await client.status()).loading["waiting"] >= 2
                 await _check_part(sandbox, tag, 3, page=60)
                 assert _counts(own_node)["hits"] > hits
                 await killed.kill()
@@ -213,6 +214,7 @@ async def test_a_holder_that_stands_still(own_node: RunningNode) -> None:
                 killed, patient = [await sandbox.spawn(*_reading(chunk)) for chunk in (10, 20)]
                 making = [asyncio.ensure_future(client.sandbox(IMAGE, workspace=tag)) for tag in tags[1:]]
                 await _still_works(client, 12)
+                assert (await client.status()).loading == {}
                 await killed.kill()
                 assert (await killed.wait()).ended == "cancelled"
                 assert await patient.poll() is None and not any(each.done() for each in making)

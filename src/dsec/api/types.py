@@ -786,3 +786,5 @@ class Status(_Answer, frozen=True, kw_only=True):
     reader: str = "whole"
     """How layers of stores are read: ``filled`` as they are read, or ``whole`` before."""
     reader_why: str = ""
+    loading: dict[str, int] = {}
+    """Where they are read on demand and the holder answers: its counts of those reads since it began."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dsec.backends.contract import Backend
-from dsec.backends.wire import LayerLoading, Loading, answer
+from dsec.backends.wire import Loading, answer
 
 __all__ = ["LayerLoads"]
 
@@ -30,10 +30,6 @@ class LayerLoads:
             layers += page.layers
             more = page.more and bool(page.layers)
         return msgspec.structs.replace(report, layers=layers, more=False)
-
-    async def loading(self) -> list[LayerLoading]:
-        """The layers that are open and not complete. Raises as ``report``."""
-        return (await self.report()).layers
 
     async def _page(self, after: int) -> Loading:
         return answer(await self._backend.call("layer.loading", {"after": after}), Loading)

@@ -16,10 +16,12 @@ from starlette.responses import Response
 
 from dsec.api.access import EVERY_PROJECT
 from dsec.api.types import Status
+from dsec.backends.wire import Loading
 from dsec.edge.admission import Need
 from dsec.edge.caller import Caller, calling
 from dsec.edge.core import Core
 from dsec.edge.layer_cache import LayerCache
+from dsec.edge.loading import LayerLoads
 from dsec.edge.router import Route
 from dsec.edge.web import answered, json_answer
 from dsec.errors import DSecError
@@ -37,6 +39,8 @@ class _Numbers(Collector):
     def __init__(self, core: Core, cache: LayerCache) -> None:
         self._core = core
         self._cache = cache
+        self.loading: Loading | None = None
+        """What is to be told of reads on demand: asked for before each scrape."""
 
     def collect(self) -> Iterator[Metric]:
         """The families."""
@@ -56,6 +60,8 @@ class _Numbers(Collector):
             node.add_metric([what], value)
         yield node
         yield from _layers(core, self._cache)
+        if self.loading is not None:
+            yield _reads(self.loading)
         events = CounterMetricFamily("dsec_edge_events", "What happened, and how", labels=["kind", "what"])
         for (kind, what), count in list(core.counters.items()):
             events.add_metric([kind, what], count)
@@ -82,6 +88,21 @@ def _states_in(core: Core, caller: Caller) -> Counter[str]:
     return states
 
 
+def _reads(loading: Loading) -> Metric:
+    family = GaugeMetricFamily(
+        "dsec_layer_loading", "Reads of layers on demand since the holder began", labels=["what"]
+    )
+    for what, value in _totals(loading).items():
+        family.add_metric([what], value)
+    return family
+
+
+def _totals(loading: Loading) -> dict[str, int]:
+    """Flat, in the holder's words."""
+    own = {"fetcher": int(loading.fetcher), "oldest_wait_ms": loading.oldest_wait_ms, "layers": len(loading.layers)}
+    return own | msgspec.structs.asdict(loading.counts)
+
+
 def _states(core: Core) -> Counter[str]:
     states = Counter(str(each.state) for each in core.live.values())
     states["ended"] = core.records.count_ended()
@@ -93,14 +114,27 @@ class _Node:
 
     def __init__(self, core: Core, cache: LayerCache) -> None:
         self._core = core
+        self._loads = LayerLoads(core.backend)
         self._registry = CollectorRegistry()
-        self._registry.register(_Numbers(core, cache))
+        self._numbers = _Numbers(core, cache)
+        self._registry.register(self._numbers)
+
+    async def _loading(self) -> Loading | None:
+        """None where nothing is read on demand, or the holder does not answer, which is counted."""
+        if self._core.config.reading != "filled":
+            return None
+        try:
+            return await self._loads.report()
+        except DSecError:
+            self._core.counters["layers", "holder silent"] += 1
+            return None
 
     async def status(self, _: Request) -> Response:
         core, caller = self._core, calling()
         # Without an answer its part says "away" below, and the numbers are the last ones.
         with contextlib.suppress(DSecError):
             core.measured(await core.backend.stats())
+        loading = await self._loading()
         return json_answer(
             Status(
                 node=core.config.node,
@@ -119,10 +153,12 @@ class _Node:
                 features=[msgspec.structs.asdict(each) for each in core.features],
                 reader=core.config.reading,
                 reader_why=core.config.reading_why,
+                loading={} if loading is None else _totals(loading),
             )
         )
 
     async def metrics(self, _: Request) -> Response:
+        self._numbers.loading = await self._loading()
         return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")
 
 

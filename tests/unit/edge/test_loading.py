@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from tests.unit.edge.shelf import Shelf
 
 from dsec.backends.contract import Backend
 from dsec.backends.wire import Loading
 from dsec.edge.loading import LayerLoads
-from dsec.errors import ProtocolError
+from dsec.errors import NodeError, ProtocolError
 
 pytestmark = pytest.mark.anyio
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -64,4 +65,20 @@ async def test_what_is_no_report_is_refused() -> None:
             return {"layers": []}
 
     with pytest.raises(ProtocolError):
-        await LayerLoads(cast("Backend", Wrong(0))).loading()
+        await LayerLoads(cast("Backend", Wrong(0))).report()
+
+
+@pytest.mark.parametrize("shelf", ["filled"], indirect=True)
+async def test_status_and_metrics_tell_of_it(shelf: Shelf) -> None:
+    """The node's totals, where layers are read on demand; a silent holder is counted, and all else is told."""
+    status = await shelf.api.call("GET", "/v1/status")
+    assert (status["loading"]["misses"], status["loading"]["layers"]) == (0, 0)
+    numbers = await (await shelf.api.session.get("http://edge/metrics")).text()
+    assert 'dsec_layer_loading{what="waiting"} 0.0' in numbers
+    failures = shelf.world.runtime.failures
+    failures["layer.loading"] = NodeError("silent", phase="holder")
+    assert (await shelf.api.call("GET", "/v1/status"))["loading"] == {}
+    failures["layer.loading"] = NodeError("silent", phase="holder")
+    numbers = await (await shelf.api.session.get("http://edge/metrics")).text()
+    assert "dsec_layer_loading" not in numbers
+    assert 'dsec_edge_events_total{kind="layers",what="holder silent"} 2.0' in numbers

@@ -171,6 +171,7 @@ def status(json: Json = False) -> None:
         facts.append((name, f"{_amount(name, now.requests.get(name, 0))} of {_amount(name, there)} requested"))
     facts += [(f"part {part.get('name')}", _words(part)) for part in parts]
     facts.append(("reader", f"{now.reader} ({now.reader_why})" if now.reader_why else now.reader))
+    facts += [(f"reads {name}", _amount(name, value)) for name, value in now.loading.items()]
     facts += [(name, _amount(name, value)) for name, value in sorted(now.stats.items())]
     facts += [(f"missing {one['name']}", str(one.get("lost", ""))) for one in now.features if not one.get("present")]
     print_facts(facts)
