@@ -26,7 +26,7 @@ _HEAD = struct.Struct("!6H")
 
 class FarSide:
     """Where it is: ``near`` is the node's address on the link, ``addresses`` are the servers', ``resolver`` the
-    first.
+    first, ``six`` one of IPv6.
     """
 
     def __init__(self, number: int) -> None:
@@ -35,10 +35,11 @@ class FarSide:
         self.near = f"10.{number}.0.1"
         self.addresses = [f"10.{number}.0.{each}" for each in (2, 3, 4)]
         self.resolver = self.addresses[0]
+        self.six = f"fd00:{number:x}::2"
 
     def settings(self, more: str = "") -> str:
         """Of a node whose sandboxes may reach it."""
-        allowed = json.dumps([f"{each}/32" for each in self.addresses])
+        allowed = json.dumps([*(f"{each}/32" for each in self.addresses), f"{self.six}/128"])
         return f'[network]\nresolvers = ["{self.resolver}"]\nallowed_ranges = {allowed}\n{more}'
 
 
@@ -48,21 +49,24 @@ def _run(*argv: str) -> None:
 
 @contextlib.contextmanager
 def far_side(names: dict[str, list[str]], certificate: Path | None = None) -> Iterator[FarSide]:
-    """A namespace behind a link. ``names``: what its name server says; ``@0`` stands for its first address,
-    ``=NAME`` leads to another name.
+    """A namespace behind a link. ``names``: what its name server says; ``@0`` stands for its first address, ``@6``
+    for that of IPv6, ``=NAME`` leads to another name.
     """
     made = FarSide(64 + secrets.randbelow(128))
     _run("ip", "netns", "add", made.name)
     try:
         _run("ip", "link", "add", made.name, "type", "veth", "peer", "name", "far", "netns", made.name)
         _run("ip", "addr", "add", f"{made.near}/24", "dev", made.name)
+        _run("ip", "addr", "add", f"{made.six[:-1]}1/64", "dev", made.name, "nodad")
         _run("ip", "link", "set", made.name, "up")
         for address in made.addresses:
             _run("ip", "-n", made.name, "addr", "add", f"{address}/24", "dev", "far")
+        _run("ip", "-n", made.name, "addr", "add", f"{made.six}/64", "dev", "far", "nodad")
         _run("ip", "-n", made.name, "link", "set", "far", "up")
         _run("ip", "-n", made.name, "link", "set", "lo", "up")
         told = {name: [_address(made, each) for each in said] for name, said in names.items()}
         argv = ["ip", "netns", "exec", made.name, sys.executable, __file__, json.dumps(told), *made.addresses]
+        argv += ["--six", made.six]
         if certificate is not None:
             argv += ["--certificate", str(certificate)]
         server = subprocess.Popen(argv, stdout=subprocess.PIPE)
@@ -80,6 +84,8 @@ def far_side(names: dict[str, list[str]], certificate: Path | None = None) -> It
 
 
 def _address(made: FarSide, text: str) -> str:
+    if text == "@6":
+        return made.six
     return made.addresses[int(text[1:])] if text.startswith("@") else text
 
 
@@ -126,13 +132,16 @@ def _record(name: str, kind: int, data: bytes) -> bytes:
 
 async def _http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Says which host was asked for at which address, for each request of a connection; ``/bytes/N`` sends N
-    bytes.
+    bytes. What is to become a WebSocket is spoken to as by ``_banner``.
     """
     try:
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             host = next((line[5:].strip() for line in head.split("\r\n") if line.lower().startswith("host:")), "-")
             path = head.split(" ")[1]
+            if "upgrade: websocket" in head.lower():
+                writer.write(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+                return await _banner(reader, writer)
             body = f"{host} {writer.get_extra_info('sockname')[0]}".encode()
             if path.startswith("/bytes/"):
                 body = bytes(int(path[7:]))
@@ -154,15 +163,18 @@ async def _banner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-async def _main(names: dict[str, list[str]], addresses: list[str], certificate: str | None) -> None:
+async def _main(names: dict[str, list[str]], addresses: list[str], six: str, certificate: str | None) -> None:
     loop = asyncio.get_running_loop()
     await loop.create_datagram_endpoint(lambda: _Names(names), local_addr=(addresses[0], 53))
-    for address in addresses:
+    # Only the last one has something there.
+    await asyncio.start_server(_http, addresses[-1], 8081)
+    for address in (*addresses, six):
         await asyncio.start_server(_http, address, 80)
         await asyncio.start_server(_banner, address, 2525)
         if certificate is not None:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             tls.load_cert_chain(certificate)
+            tls.set_alpn_protocols(["h2", "http/1.1"])
             await asyncio.start_server(_http, address, 443, ssl=tls)
     os.write(1, b"ready\n")
     await asyncio.Event().wait()
@@ -172,6 +184,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("names", type=json.loads)
     parser.add_argument("addresses", nargs="+")
+    parser.add_argument("--six")
     parser.add_argument("--certificate")
     given = parser.parse_args()
-    asyncio.run(_main(given.names, given.addresses, given.certificate))
+    asyncio.run(_main(given.names, given.addresses, given.six, given.certificate))

@@ -10,7 +10,7 @@ use rustix::net::{
 };
 
 /// Longest packet.
-pub const MAX_PACKET: usize = 64 * 1024;
+pub const MAX_PACKET: usize = 128 * 1024;
 /// Most descriptors of one.
 pub const MAX_FDS: usize = 32;
 
@@ -37,8 +37,17 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
 /// Receives one packet and its descriptors. No bytes: the peer is gone.
 ///
 /// # Errors
-/// `WouldBlock` when there is none now; `InvalidData` for one that is too long.
+/// `WouldBlock` when there is none now; `InvalidData` for one that is too long, or has descriptors for which there is no
+/// room.
 pub fn receive(socket: &impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Vec<OwnedFd>> {
+    receive_any(socket, buffer)?.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Receives one packet and its descriptors; `None` in their place when this process had no room for all of them.
+///
+/// # Errors
+/// `WouldBlock` when there is none now; `InvalidData` for one that is too long.
+pub fn receive_any(socket: &impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Option<Vec<OwnedFd>>> {
     buffer.resize(MAX_PACKET, 0);
     let mut space = [MaybeUninit::uninit(); CONTROL];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -50,10 +59,10 @@ pub fn receive(socket: &impl AsFd, buffer: &mut Vec<u8>) -> io::Result<Vec<Owned
             fds.extend(received);
         }
     }
-    let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
-    if message.flags.intersects(cut) {
+    if message.flags.intersects(ReturnFlags::TRUNC) {
         return Err(io::ErrorKind::InvalidData.into());
     }
     buffer.truncate(message.bytes);
-    Ok(fds)
+    let whole = !message.flags.intersects(ReturnFlags::CTRUNC);
+    Ok(whole.then_some(fds))
 }

@@ -9,7 +9,7 @@ use crate::egress::EgressTable;
 use crate::net::{EndpointSpec, PortSpec};
 
 /// Version of this protocol.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Runtime to proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +82,15 @@ pub enum ToRuntime {
     Applied {
         /// Of the `Set`.
         turn: u64,
+    },
+    /// A [`ToProxy::Set`] is not in force, or not as a whole.
+    NotApplied {
+        /// Of the `Set`.
+        turn: u64,
+        /// The sandbox.
+        sandbox_id: String,
+        /// A sentence.
+        why: String,
     },
     /// What there is of a sandbox: said of each after `Hello`, and when it changes.
     Have {

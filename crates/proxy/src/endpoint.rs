@@ -166,7 +166,7 @@ impl Drop for Open {
 fn begin(state: &Rc<State>, endpoint: &Rc<Endpoint>, stream: TcpStream) {
     let most = endpoint.spec.borrow().max_connections;
     let before = endpoint.counters.connections();
-    let counted = Counted::new(state);
+    let counted = Counted::new(state, 2);
     if before >= most.saturating_add(TOLD) || counted.is_none() {
         endpoint.counters.add(|counted| counted.refused += 1);
     }
@@ -283,7 +283,7 @@ impl Connection {
             fault!("proxy.endpoint.dialled");
             stream
         };
-        let answer = forward(&self.road, request, passage, dial, broken).await;
+        let answer = forward(&self.road, "", request, passage, dial, broken).await;
         fault!("proxy.endpoint.answered");
         answer
     }

@@ -26,9 +26,9 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(900);
 /// A connection that has carried an answer is ready for the next request at once, or not worth keeping.
 const READY: Duration = Duration::from_millis(50);
 
-/// Where a connection's requests go: kept from one to the next.
+/// Where a connection's requests go: kept from one to the next of the same host.
 #[derive(Default)]
-pub struct Road(RefCell<Option<SendRequest<Body>>>);
+pub struct Road(RefCell<Option<(String, SendRequest<Body>)>>);
 
 /// What one request is passed on with.
 pub struct Passage {
@@ -42,12 +42,14 @@ pub struct Passage {
     pub held: Rc<dyn Any>,
 }
 
-/// Passes a request on, whose head is as the other side shall see it, but for what belongs to the connection.
+/// Passes a request on, whose head is as the other side shall see it, but for what belongs to the connection. A request to
+/// another `host` than the one before goes to a server of its own.
 ///
 /// # Errors
 /// What `dial` said; what `broken` makes of a sentence about the other side.
 pub async fn forward(
     road: &Road,
+    host: &str,
     mut request: Request<Incoming>,
     passage: Passage,
     dial: impl AsyncFn() -> Result<Box<dyn Stream>, WireError>,
@@ -58,7 +60,7 @@ pub async fn forward(
     let near = websocket.then(|| hyper::upgrade::on(&mut request));
     let for_head = request.method() == Method::HEAD;
     let onward = onward(request, websocket, Rc::clone(&passage.out));
-    let mut answer = match timeout(ANSWER_PATIENCE, road.send(onward, dial, &broken)).await {
+    let mut answer = match timeout(ANSWER_PATIENCE, road.send(host, onward, dial, &broken)).await {
         Ok(answer) => answer?,
         Err(_) => return Err(broken("no answer within 15 minutes".into())),
     };
@@ -121,15 +123,16 @@ fn backward(answer: Response<Incoming>, for_head: bool, meter: Meter) -> Respons
 impl Road {
     async fn send(
         &self,
+        host: &str,
         mut request: Request<Body>,
         dial: impl AsyncFn() -> Result<Box<dyn Stream>, WireError>,
         broken: &impl Fn(String) -> WireError,
     ) -> Result<Response<Incoming>, WireError> {
-        let former = self.0.take();
-        if let Some(mut sender) = former {
+        let former = self.0.take().filter(|(of, _)| of == host);
+        if let Some((_, mut sender)) = former {
             if matches!(timeout(READY, sender.ready()).await, Ok(Ok(()))) {
                 match sender.try_send_request(request).await {
-                    Ok(answer) => return Ok(self.keep(sender, answer)),
+                    Ok(answer) => return Ok(self.keep(host, sender, answer)),
                     Err(mut error) => match error.take_message() {
                         Some(unsent) => request = unsent,
                         None => return Err(broken(error.into_error().to_string())),
@@ -142,14 +145,19 @@ impl Road {
         let (mut sender, connection) = begun.map_err(|error| broken(error.to_string()))?;
         tokio::task::spawn_local(connection.with_upgrades());
         match sender.send_request(request).await {
-            Ok(answer) => Ok(self.keep(sender, answer)),
+            Ok(answer) => Ok(self.keep(host, sender, answer)),
             Err(error) => Err(broken(error.to_string())),
         }
     }
 
-    fn keep(&self, sender: SendRequest<Body>, answer: Response<Incoming>) -> Response<Incoming> {
+    fn keep(
+        &self,
+        host: &str,
+        sender: SendRequest<Body>,
+        answer: Response<Incoming>,
+    ) -> Response<Incoming> {
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-            self.0.replace(Some(sender));
+            self.0.replace(Some((host.to_owned(), sender)));
         }
         answer
     }

@@ -72,12 +72,13 @@ fn watched(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 async fn hear(state: &Rc<State>, link: &Link) -> io::Error {
     let mut buffer = Vec::new();
     loop {
-        let received = link
-            .socket
-            .async_io(Interest::READABLE, |fd| packet::receive(fd, &mut buffer));
+        let received = link.socket.async_io(Interest::READABLE, |fd| {
+            packet::receive_any(fd, &mut buffer)
+        });
         let fds = match received.await {
             Ok(_) if buffer.is_empty() => return io::ErrorKind::UnexpectedEof.into(),
-            Ok(fds) => fds,
+            // What needs one that there is no room for is refused; the rest holds.
+            Ok(fds) => fds.unwrap_or_default(),
             Err(error) => return error,
         };
         let said = rmp_serde::from_slice::<ToProxy>(&buffer).map_err(io::Error::other);
@@ -116,14 +117,22 @@ async fn act(
             egress,
         } => {
             fault!("proxy.link.told");
-            state.set(&sandbox_id, ports, endpoints, egress, fds);
+            let set = state.set(&sandbox_id, ports, endpoints, egress, fds);
             fault!("proxy.link.set");
             // What was cut has been told so; let it end before this is reported.
             tokio::task::yield_now().await;
             if let Some(known) = state.find(&sandbox_id) {
                 link.tell(&known.have()).await?;
             }
-            link.tell(&ToRuntime::Applied { turn }).await?;
+            let answer = match set {
+                Ok(()) => ToRuntime::Applied { turn },
+                Err(why) => ToRuntime::NotApplied {
+                    turn,
+                    sandbox_id,
+                    why,
+                },
+            };
+            link.tell(&answer).await?;
             fault!("proxy.link.applied");
         }
         ToProxy::All => {

@@ -33,7 +33,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// Serves one connection from the apiserver. The first request that may pass binds it to its port.
 pub fn serve(state: &Rc<State>, stream: UnixStream) {
     fault!("proxy.port.accepted");
-    let Some(counted) = Counted::new(state) else {
+    let Some(counted) = Counted::new(state, 2) else {
         return;
     };
     let connection = Rc::new(Connection {
@@ -120,7 +120,7 @@ impl Connection {
             .with("port", number)
             .remedy("What listens there must speak HTTP/1.1")
         };
-        let answer = forward(&self.road, request, passage, dial, broken).await;
+        let answer = forward(&self.road, "", request, passage, dial, broken).await;
         fault!("proxy.port.answered");
         answer
     }

@@ -20,7 +20,7 @@ use crate::{connect, link, port};
 const HEAD_PATIENCE: Duration = Duration::from_secs(15);
 const MAX_HEADERS: usize = 128;
 const MAX_HEAD: usize = 64 * 1024;
-/// Descriptors that are not for connections, of which each has two.
+/// Descriptors that nothing is counted for: the process's own, and those of what is brief.
 const SPARE: u64 = 1024;
 
 /// Serves `proxy.sock` (descriptor 3) and `ports.sock` (4) as the configured user, until killed.
@@ -130,25 +130,25 @@ pub fn http() -> http1::Builder {
     builder
 }
 
-/// A connection, counted against the process's descriptors while this lives.
-pub struct Counted(Rc<State>);
+/// Descriptors of a connection or a question, counted against the process's while this lives.
+pub struct Counted(Rc<State>, u64);
 
 impl Counted {
-    /// One more, if there is room for it.
+    /// So many more, if there is room for them beside those of the sandboxes themselves.
     #[must_use]
-    pub fn new(state: &Rc<State>) -> Option<Self> {
-        let most = descriptor_limit().rlim_cur.saturating_sub(SPARE) / 2;
-        let open = state.connections.get();
-        if open as u64 >= most {
+    pub fn new(state: &Rc<State>, descriptors: u64) -> Option<Self> {
+        let most = descriptor_limit().rlim_cur.saturating_sub(SPARE);
+        let used = state.descriptors.get() + descriptors;
+        if used + state.held() > most {
             return None;
         }
-        state.connections.set(open + 1);
-        Some(Self(Rc::clone(state)))
+        state.descriptors.set(used);
+        Some(Self(Rc::clone(state), descriptors))
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.connections.set(self.0.connections.get() - 1);
+        self.0.descriptors.set(self.0.descriptors.get() - self.1);
     }
 }

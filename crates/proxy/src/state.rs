@@ -35,8 +35,10 @@ pub struct State {
     pub completed: Notify,
     changed: RefCell<HashSet<String>>,
     stirred: Notify,
-    /// Connections that are open, of all kinds.
-    pub connections: Cell<usize>,
+    /// Descriptors of the connections and questions of now.
+    pub descriptors: Cell<u64>,
+    /// Descriptors of sandboxes' listeners, sockets, ledgers and journals.
+    held: Cell<u64>,
     /// The node's resolvers, as its operator names them.
     pub resolvers: RefCell<Rc<Vec<SocketAddr>>>,
 }
@@ -49,6 +51,8 @@ pub struct Known {
     endpoints: RefCell<Vec<Rc<Endpoint>>>,
     outward: RefCell<Option<Rc<Outward>>>,
     inbound: Cell<u32>,
+    /// Descriptors that it has here.
+    held: Cell<u64>,
 }
 
 /// An exposed port.
@@ -69,6 +73,9 @@ impl State {
     }
 
     /// Everything about one sandbox, in place of what was told before. What is missing now is cut.
+    ///
+    /// # Errors
+    /// What has not begun, for want of its descriptors. All the rest is in force.
     pub fn set(
         self: &Rc<Self>,
         sandbox_id: &str,
@@ -76,7 +83,7 @@ impl State {
         endpoints: Vec<EndpointSpec>,
         egress: Option<EgressTable>,
         mut fds: Vec<OwnedFd>,
-    ) {
+    ) -> Result<(), String> {
         let of_egress = if egress.is_some() { EGRESS_FDS } else { 0 };
         let outward = fds.split_off(fds.len().saturating_sub(of_egress));
         let ledger = (fds.len() > endpoints.len())
@@ -90,6 +97,7 @@ impl State {
                 endpoints: RefCell::default(),
                 outward: RefCell::default(),
                 inbound: Cell::new(0),
+                held: Cell::new(0),
             });
             self.sandboxes
                 .borrow_mut()
@@ -97,14 +105,17 @@ impl State {
             new
         });
         known.set_ports(ports);
-        if let Some(table) = egress {
-            known.set_egress(self, table, outward);
-        }
-        for (index, (spec, listener)) in endpoints.into_iter().zip(fds).enumerate() {
+        let mut begun = egress.map_or(Ok(()), |table| known.set_egress(self, table, outward));
+        let mut listeners = fds.into_iter();
+        for (index, spec) in endpoints.into_iter().enumerate() {
             let present = known.endpoints.borrow().get(index).cloned();
-            let endpoint = match present {
-                Some(endpoint) => endpoint,
-                None => {
+            let endpoint = match (present, listeners.next()) {
+                (Some(endpoint), _) => endpoint,
+                (None, None) => {
+                    begun = Err("its endpoints came without their listeners".into());
+                    break;
+                }
+                (None, Some(listener)) => {
                     let counters = match &ledger {
                         Some(ledger) => Counters::in_ledger(Rc::clone(ledger), index),
                         None => Counters::default(),
@@ -117,6 +128,19 @@ impl State {
             };
             endpoint.change(spec);
         }
+        self.hold(&known, known.descriptors());
+        begun
+    }
+
+    /// Descriptors of the sandboxes themselves.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.held.get()
+    }
+
+    fn hold(&self, known: &Known, descriptors: u64) {
+        let before = known.held.replace(descriptors);
+        self.held.set(self.held.get() - before + descriptors);
     }
 
     /// A sandbox is over.
@@ -124,6 +148,7 @@ impl State {
         let known = self.sandboxes.borrow_mut().remove(sandbox_id);
         if let Some(known) = known {
             known.set_ports(Vec::new());
+            self.hold(&known, 0);
             for endpoint in known.endpoints.borrow().iter() {
                 endpoint.end();
             }
@@ -173,6 +198,13 @@ impl Known {
         self.ports.borrow().get(&port).cloned()
     }
 
+    /// Listeners and their ledger, and those of its network.
+    fn descriptors(&self) -> u64 {
+        let endpoints = self.endpoints.borrow().len();
+        let outward = self.outward.borrow().as_ref().map_or(0, |_| EGRESS_FDS);
+        (endpoints + usize::from(endpoints > 0) + outward) as u64
+    }
+
     fn set_ports(&self, wanted: Vec<PortSpec>) {
         let mut ports = self.ports.borrow_mut();
         ports.retain(|number, port| {
@@ -195,15 +227,22 @@ impl Known {
         }
     }
 
-    fn set_egress(&self, state: &Rc<State>, table: EgressTable, fds: Vec<OwnedFd>) {
+    fn set_egress(
+        &self,
+        state: &Rc<State>,
+        table: EgressTable,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), String> {
         let present = self.outward.borrow().clone();
         match present {
             Some(outward) => outward.change(table),
-            None => match Outward::begin(state, &self.id, table, fds) {
-                Ok(outward) => drop(self.outward.replace(Some(outward))),
-                Err(error) => tracing::error!(self.id, "a network cannot begin: {error}"),
-            },
+            None => {
+                let begun = Outward::begin(state, &self.id, table, fds);
+                let outward = begun.map_err(|error| format!("a network cannot begin: {error}"))?;
+                self.outward.replace(Some(outward));
+            }
         }
+        Ok(())
     }
 
     /// What there is of it.

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dsec.api.network import NetworkEvent
 from dsec.errors import ProtocolError
 
 __all__ = [
     "EgressCount",
-    "EgressEvent",
     "EgressRecord",
     "EndpointCount",
     "EndpointSpec",
@@ -134,24 +134,12 @@ class EgressCount(msgspec.Struct, frozen=True, kw_only=True):
     names_refused: int = 0
 
 
-class EgressEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that did not pass."""
-
-    number: int
-    at: float
-    kind: str
-    reason: str
-    name: str | None = None
-    address: str | None = None
-    port: int | None = None
-
-
 class EgressRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What was counted, how many events there were in all, and the latest of them."""
 
     count: EgressCount = EgressCount()
     events: int = 0
-    latest: list[EgressEvent] = []
+    latest: list[NetworkEvent] = []
 
 
 class NetUsage(msgspec.Struct, frozen=True, kw_only=True):

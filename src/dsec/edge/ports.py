@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from dsec.api.network import Network, NetworkEvent, NetworkEvents, NetworkInfo
+from dsec.api.network import Network, NetworkEvents, NetworkInfo
 from dsec.api.types import EndpointInfo, PortInfo
 from dsec.backends.wire import EgressCount, EgressRecord, NetUsage, answer
 from dsec.edge.core import Core
@@ -109,7 +109,7 @@ class Ports:
         if record.egress is not None and record.started_at is not None and record.is_live:
             asked = {"sandbox_id": record.id, "from": start}
             found = answer(await self._core.backend.call("net.events", asked), EgressRecord)
-        kept = [NetworkEvent(**msgspec.structs.asdict(each)) for each in found.latest if each.number >= start]
+        kept = [each for each in found.latest if each.number >= start]
         return NetworkEvents(events=kept, next=found.events, dropped=max(0, found.events - start - len(kept)))
 
     async def tell_all(self) -> None:

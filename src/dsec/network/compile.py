@@ -17,6 +17,8 @@ __all__ = ["NetworkGroup", "NetworkSettings", "compile_network", "parse_network"
 
 _MOST_RULES = 256
 _MOST_RANGES = 128
+_MOST_BYTES = 60_000
+"""Of a table: the runtime refuses one of 64 KiB."""
 _MOST_CONNECTIONS = 4096
 _WEB_PORTS = (80, 443)
 _DOMAIN = re.compile(r"(\*\.)?([a-z0-9_-]{1,63})(\.[a-z0-9_-]{1,63})*")
@@ -135,7 +137,7 @@ def compile_network(network: Network, settings: NetworkSettings) -> EgressTable:
             phase="network",
             remedy="Leave max_bytes_per_s out, or write rules without domains and groups",
         )
-    return EgressTable(
+    table = EgressTable(
         allow=network.default == "allow",
         rules=tuple(rules),
         opened=tuple(str(ipaddress.ip_network(each)) for each in settings.allowed_ranges),
@@ -145,6 +147,9 @@ def compile_network(network: Network, settings: NetworkSettings) -> EgressTable:
         max_bytes=network.max_bytes,
         max_bytes_per_s=network.max_bytes_per_s,
     )
+    if len(msgspec.msgpack.encode(table)) > _MOST_BYTES:
+        raise _wrong("the policy is too large: domains and ports of all its rules together")
+    return table
 
 
 def _group_rules(group: NetworkGroup, *, allow: bool) -> list[EgressRule]:

@@ -56,6 +56,18 @@ def test_rules_that_mean_nothing_are_refused(rule: dict[str, Any]) -> None:
         compile_network(Network(rules=(NetworkRule(action="allow", **rule),)), NetworkSettings())
 
 
+def test_a_policy_has_a_size() -> None:
+    """As many rules as there may be are taken when their names are usual, and refused when they are the longest."""
+    usual = tuple(
+        NetworkRule(action="allow", domain=f"host-{n}.some.mirror.example", ports=(443,)) for n in range(256)
+    )
+    assert len(compile_network(Network(rules=usual), NetworkSettings()).rules) == 256
+    ports = tuple(f"{n}-{n + 500}" for n in range(50_000, 50_064))
+    long = NetworkRule(action="allow", domain=".".join(["a" * 60] * 4), ports=ports)
+    with pytest.raises(InvalidArgument, match="too large"):
+        compile_network(Network(rules=(long,) * 256), NetworkSettings())
+
+
 def test_a_group_that_the_node_does_not_have_is_named() -> None:
     """With those that it has."""
     with pytest.raises(NotFound, match=r"'conda'.*npm, pypi"):

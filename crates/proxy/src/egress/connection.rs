@@ -54,62 +54,36 @@ pub async fn serve(outward: Rc<Outward>, stream: TcpStream, counted: Option<Coun
     let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
     // Dropped, a stream that was cut resets; one that has ended well is told otherwise below.
     reset(&stream);
+    let begun = Begun {
+        outward: &outward,
+        open: &Rc::new(open),
+        stream,
+        head: Vec::new(),
+        to,
+    };
     tokio::select! {
-        () = pass(&outward, &open, stream, to) => {}
+        () = begun.pass() => {}
         () = cut.wait() => {}
     }
 }
 
-async fn pass(outward: &Rc<Outward>, open: &Open, mut stream: TcpStream, to: SocketAddr) {
-    let mut head = Vec::new();
-    let refused = match judge(outward, open, &mut stream, &mut head, to).await {
-        Ok(Way::Relay { name, far }) => {
-            open.passes(name.as_deref(), to);
-            let far = match far {
-                Some(far) => Ok(far),
-                None => reach(outward, name.as_deref(), to).await,
-            };
-            match far {
-                Ok(far) => return carry(outward, stream, far, &head, name, to).await,
-                Err(reason) => (reason, name),
-            }
-        }
-        Ok(Way::Web) => return web::serve(outward, open, stream, head, to).await,
-        Ok(Way::Gone) => return,
-        Err(refusal) => refusal,
-    };
-    refuse(outward, &stream, refused.0, refused.1.as_deref(), to);
-}
-
-async fn carry(
-    outward: &Rc<Outward>,
-    near: TcpStream,
-    far: TcpStream,
-    head: &[u8],
-    name: Option<String>,
-    to: SocketAddr,
-) {
-    outward.journal.count(|count| count.connections += 1);
-    match relay::run(outward, near, far, head).await {
-        (Ended::Whole, near) => {
-            let _ = rustix::net::sockopt::set_socket_linger(&near, None);
-        }
-        (Ended::UsedUp, near) => refuse(outward, &near, Reason::Bytes, name.as_deref(), to),
-        (Ended::Broken, _) => {}
-    }
-}
-
-/// Connects to where a connection may go.
+/// Connects to where a connection may go, and notes where that is.
 ///
 /// # Errors
 /// Why not.
 pub async fn reach(
     outward: &Rc<Outward>,
+    open: &Open,
     name: Option<&str>,
     to: SocketAddr,
 ) -> Result<TcpStream, Reason> {
+    // From here on another policy cuts it.
+    open.passes(name, to);
     dial::may_reach(&outward.policy(), to.ip())?;
-    dial::connect(&resolver::others(outward, name, to)).await
+    let far = dial::connect(&resolver::others(outward, name, to)).await?;
+    let at = far.peer_addr().map_err(|_| Reason::Unreachable)?;
+    open.leads(at)?;
+    Ok(far)
 }
 
 enum Way {
@@ -124,34 +98,122 @@ enum Way {
     Gone,
 }
 
-async fn judge(
-    outward: &Rc<Outward>,
-    open: &Open,
-    stream: &mut TcpStream,
-    head: &mut Vec<u8>,
+/// A connection of which it is not known yet what it is.
+struct Begun<'a> {
+    outward: &'a Rc<Outward>,
+    open: &'a Rc<Open>,
+    stream: TcpStream,
+    /// Its first bytes.
+    head: Vec<u8>,
+    /// What was dialled.
     to: SocketAddr,
-) -> Result<Way, Refusal> {
-    let policy = outward.policy();
-    if !policy.knows_names() {
-        let verdict = policy.decide(None, to.ip(), to.port());
-        let looked = || outward.names.borrow().of_address(to.ip(), Instant::now());
-        return match verdict.allow {
-            true => Ok(Way::Relay {
-                name: looked().into_iter().next(),
-                far: None,
-            }),
-            false => Err((verdict.reason, looked().into_iter().next())),
+}
+
+impl Begun<'_> {
+    async fn pass(mut self) {
+        let refused = match self.judge().await {
+            Ok(Way::Relay { name, far }) => {
+                let far = match far {
+                    Some(far) => {
+                        self.open.passes(name.as_deref(), self.to);
+                        Ok(far)
+                    }
+                    None => reach(self.outward, self.open, name.as_deref(), self.to).await,
+                };
+                match far {
+                    Ok(far) => return self.carry(far, name).await,
+                    Err(reason) => (reason, name),
+                }
+            }
+            Ok(Way::Web) => {
+                let Self {
+                    outward, open, to, ..
+                } = self;
+                return web::serve(outward, open, self.stream, self.head, to).await;
+            }
+            Ok(Way::Gone) => return,
+            Err(refusal) => refusal,
         };
+        let (reason, name) = refused;
+        refuse(self.outward, &self.stream, reason, name.as_deref(), self.to);
     }
-    if policy.is_protected(to.ip()) {
-        return Err((Reason::ProtectedAddress, None));
+
+    async fn carry(self, far: TcpStream, name: Option<String>) {
+        let outward = self.outward;
+        outward.journal.count(|count| count.connections += 1);
+        match relay::run(outward, self.stream, far, &self.head).await {
+            (Ended::Whole, near) => {
+                let _ = rustix::net::sockopt::set_socket_linger(&near, None);
+            }
+            (Ended::UsedUp, near) => {
+                refuse(outward, &near, Reason::Bytes, name.as_deref(), self.to);
+            }
+            (Ended::Broken, _) => {}
+        }
     }
-    let kind = match timeout(SILENCE, first(stream, head)).await {
-        Ok(begun) => begun,
-        Err(_) => return silent(outward, open, stream, head, to).await,
-    };
-    let kind = beginning(stream, head, kind).await?;
-    of_kind(outward, kind, to, None).await
+
+    async fn judge(&mut self) -> Result<Way, Refusal> {
+        let (outward, to) = (self.outward, self.to);
+        let policy = outward.policy();
+        if !policy.knows_names() {
+            let verdict = policy.decide(None, to.ip(), to.port());
+            let looked = outward.names.borrow().of_address(to.ip(), Instant::now());
+            let name = looked.into_iter().next();
+            return match verdict.allow {
+                true => Ok(Way::Relay { name, far: None }),
+                false => Err((verdict.reason, name)),
+            };
+        }
+        if policy.is_protected(to.ip()) {
+            return Err((Reason::ProtectedAddress, None));
+        }
+        let begun = timeout(SILENCE, first(&mut self.stream, &mut self.head)).await;
+        match begun {
+            Ok(begun) => {
+                let kind = self.beginning(begun).await?;
+                of_kind(outward, kind, to, None).await
+            }
+            Err(_) => self.silent().await,
+        }
+    }
+
+    /// Reads until it is clear what a connection is; `None` when it ends before.
+    async fn beginning(&mut self, begun: Option<()>) -> Result<Option<Kind>, Refusal> {
+        let end = tokio::time::Instant::now() + PATIENCE;
+        let mut begun = begun;
+        while begun.is_some() {
+            match sniff::kind(&self.head) {
+                Kind::More if self.head.len() > MAX_HEAD => return Err((Reason::Malformed, None)),
+                Kind::More => {}
+                kind => return Ok(Some(kind)),
+            }
+            begun = tokio::select! {
+                more = first(&mut self.stream, &mut self.head) => more,
+                () = sleep_until(end) => return Err((Reason::Slow, None)),
+            };
+        }
+        Ok(None)
+    }
+
+    /// The program says nothing: what it dialled decides, and the server may speak first, where servers do.
+    async fn silent(&mut self) -> Result<Way, Refusal> {
+        let (outward, to) = (self.outward, self.to);
+        let name = looked_up(outward, to)?;
+        let far = reach(outward, self.open, name.as_deref(), to).await;
+        let far = far.map_err(|reason| (reason, name.clone()))?;
+        let kind = tokio::select! {
+            begun = first(&mut self.stream, &mut self.head) => self.beginning(begun).await?,
+            _ = far.readable() => {
+                let policy = outward.policy();
+                let unnamed = policy.decide(None, to.ip(), to.port());
+                if SHARED_PORTS.contains(&to.port()) && !unnamed.allow {
+                    return Err((Reason::UnknownProtocol, name));
+                }
+                return Ok(Way::Relay { name, far: Some(far) });
+            }
+        };
+        of_kind(outward, kind, to, Some((name, far))).await
+    }
 }
 
 /// The first bytes; `None` when there are none.
@@ -160,59 +222,14 @@ async fn first(stream: &mut TcpStream, head: &mut Vec<u8>) -> Option<()> {
     matches!(stream.read_buf(head).await, Ok(1..)).then_some(())
 }
 
-/// Reads until it is clear what a connection is; `None` when it ends before.
-async fn beginning(
-    stream: &mut TcpStream,
-    head: &mut Vec<u8>,
-    begun: Option<()>,
-) -> Result<Option<Kind>, Refusal> {
-    let end = tokio::time::Instant::now() + PATIENCE;
-    let mut begun = begun;
-    while begun.is_some() {
-        match sniff::kind(head) {
-            Kind::More if head.len() > MAX_HEAD => return Err((Reason::Malformed, None)),
-            Kind::More => {}
-            kind => return Ok(Some(kind)),
-        }
-        begun = tokio::select! {
-            more = first(stream, head) => more,
-            () = sleep_until(end) => return Err((Reason::Slow, None)),
-        };
-    }
-    Ok(None)
-}
-
-/// The program says nothing: what it dialled decides, and the server may speak first, where servers do.
-async fn silent(
-    outward: &Rc<Outward>,
-    open: &Open,
-    stream: &mut TcpStream,
-    head: &mut Vec<u8>,
-    to: SocketAddr,
-) -> Result<Way, Refusal> {
-    let name = looked_up(outward, to)?;
-    open.passes(name.as_deref(), to);
-    let far = reach(outward, name.as_deref(), to).await;
-    let far = far.map_err(|reason| (reason, name.clone()))?;
-    let kind = tokio::select! {
-        begun = first(stream, head) => beginning(stream, head, begun).await?,
-        _ = far.readable() => {
-            let policy = outward.policy();
-            let unnamed = policy.decide(None, to.ip(), to.port()).allow;
-            if SHARED_PORTS.contains(&to.port()) && !unnamed {
-                return Err((Reason::UnknownProtocol, name));
-            }
-            return Ok(Way::Relay { name, far: Some(far) });
-        }
-    };
-    of_kind(outward, kind, to, Some(far)).await
-}
-
 /// The name that an address was looked up by, under which it may pass; none where it may pass without.
 fn looked_up(outward: &Outward, to: SocketAddr) -> Result<Option<String>, Refusal> {
     let policy = outward.policy();
     let looked = outward.names.borrow().of_address(to.ip(), Instant::now());
-    let fits = |name: &String| policy.decide(Some(name), to.ip(), to.port()).allow;
+    let fits = |name: &String| {
+        policy.decide(Some(name), to.ip(), to.port()).allow
+            && !outward.is_denied_on_the_way(&policy, name, to.ip())
+    };
     if let Some(name) = looked.iter().find(|name| fits(name)) {
         return Ok(Some(name.clone()));
     }
@@ -223,49 +240,63 @@ fn looked_up(outward: &Outward, to: SocketAddr) -> Result<Option<String>, Refusa
     }
 }
 
+/// What becomes of a connection of a kind. `reached`: a server that is connected already, and by which name.
 async fn of_kind(
     outward: &Rc<Outward>,
     kind: Option<Kind>,
     to: SocketAddr,
-    far: Option<TcpStream>,
+    reached: Option<(Option<String>, TcpStream)>,
 ) -> Result<Way, Refusal> {
+    let name = match kind {
+        None => return Ok(Way::Gone),
+        Some(Kind::Http) => return Ok(Way::Web),
+        Some(kind) => passes_as(outward, kind, to).await?,
+    };
+    // By another name it may be another address.
+    let far = reached.and_then(|(of, far)| (of == name).then_some(far));
+    Ok(Way::Relay { name, far })
+}
+
+/// The name by which a connection may pass as it is; none where it may pass without.
+async fn passes_as(
+    outward: &Rc<Outward>,
+    kind: Kind,
+    to: SocketAddr,
+) -> Result<Option<String>, Refusal> {
     let policy = outward.policy();
     let unnamed = policy.decide(None, to.ip(), to.port());
-    let pass = |name: Option<String>, far| Ok(Way::Relay { name, far });
-    let unless_unnamed = |reason: Reason, name: Option<String>, far| match unnamed.allow {
-        true => Ok(Way::Relay { name: None, far }),
+    let unless_unnamed = |reason: Reason, name: Option<String>| match unnamed.allow {
+        true => Ok(None),
         false if unnamed.reason == Reason::ProtectedAddress => Err((unnamed.reason, name)),
         false => Err((reason, name)),
     };
     match kind {
-        None => Ok(Way::Gone),
-        Some(Kind::Http) => Ok(Way::Web),
-        Some(Kind::Tls(Hello {
+        Kind::Tls(Hello {
             name,
             encrypted: true,
-        })) if !policy.table.ech => unless_unnamed(Reason::EncryptedHello, name, far),
-        Some(Kind::Tls(Hello { name: None, .. })) => unless_unnamed(Reason::NoName, None, far),
-        Some(Kind::Tls(Hello {
+        }) if !policy.table.ech => unless_unnamed(Reason::EncryptedHello, name),
+        Kind::Tls(Hello { name: None, .. }) => unless_unnamed(Reason::NoName, None),
+        Kind::Tls(Hello {
             name: Some(text), ..
-        })) => match name_of(&text) {
-            None => unless_unnamed(Reason::Malformed, Some(text), far),
+        }) => match name_of(&text) {
+            None => unless_unnamed(Reason::Malformed, Some(text)),
             Some(name) => {
                 agree(outward, &name, to).await?;
-                pass(Some(name), far)
+                Ok(Some(name))
             }
         },
-        Some(Kind::Ssh) => pass(looked_up(outward, to)?, far),
-        Some(Kind::Http2) => unless_unnamed(Reason::Http2Cleartext, None, far),
-        Some(Kind::Malformed) => unless_unnamed(Reason::Malformed, None, far),
-        Some(Kind::Other | Kind::More) => {
+        Kind::Http2 => unless_unnamed(Reason::Http2Cleartext, None),
+        Kind::Malformed => unless_unnamed(Reason::Malformed, None),
+        Kind::Ssh if !SHARED_PORTS.contains(&to.port()) => looked_up(outward, to),
+        Kind::Ssh | Kind::Other | Kind::Http | Kind::More => {
             if unnamed.allow {
-                return pass(None, far);
+                return Ok(None);
             }
             let name = looked_up(outward, to)?;
             let verdict = policy.decide(name.as_deref(), to.ip(), to.port());
             // Whoever names the port knows what is spoken there.
             if verdict.port_is_named && !SHARED_PORTS.contains(&to.port()) {
-                pass(name, far)
+                Ok(name)
             } else {
                 Err((Reason::UnknownProtocol, name))
             }
@@ -286,18 +317,25 @@ pub async fn agree(outward: &Rc<Outward>, name: &str, to: SocketAddr) -> Result<
     if !policy.may_resolve(name) {
         return refused(Reason::Policy);
     }
-    let known = outward.names.borrow().has(name, to.ip(), Instant::now());
-    if !known {
+    let way = outward.names.borrow().way(name, to.ip(), Instant::now());
+    let aliases = match way {
+        Some(aliases) => aliases,
         // It may have been looked up before this proxy began, or stand in the program's own list.
-        let kind = if to.is_ipv4() { dns::A } else { dns::AAAA };
-        match resolver::look(outward, name, kind).await {
-            Ok((addresses, _)) if addresses.contains(&to.ip()) => {}
-            Ok(_) | Err(Missing::Name) => return refused(Reason::NamesDisagree),
-            Err(Missing::Refused(reason)) => return refused(reason),
-            Err(Missing::Resolver) => return refused(Reason::NoResolver),
+        None => {
+            let kind = if to.is_ipv4() { dns::A } else { dns::AAAA };
+            match resolver::look(outward, name, kind).await {
+                Ok(answer) if answer.addresses.contains(&to.ip()) => answer.aliases,
+                Ok(_) | Err(Missing::Name) => return refused(Reason::NamesDisagree),
+                Err(Missing::Refused(reason)) => return refused(reason),
+                Err(Missing::Resolver) => return refused(Reason::NoResolver),
+            }
         }
+    };
+    let policy = outward.policy();
+    if policy.denies_any(&aliases) {
+        return refused(Reason::Policy);
     }
-    let verdict = outward.policy().decide(Some(name), to.ip(), to.port());
+    let verdict = policy.decide(Some(name), to.ip(), to.port());
     if verdict.allow {
         Ok(())
     } else {

@@ -124,6 +124,12 @@ impl Policy {
         self.table.allow
     }
 
+    /// Whether a rule denies any of these names altogether.
+    #[must_use]
+    pub fn denies_any(&self, names: &[String]) -> bool {
+        names.iter().any(|name| self.denies_name(name))
+    }
+
     /// Whether a rule denies a name altogether: also when another name leads to it.
     #[must_use]
     pub fn denies_name(&self, name: &str) -> bool {

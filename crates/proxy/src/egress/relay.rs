@@ -79,7 +79,7 @@ async fn pass(outward: &Rc<Outward>, sends: bool, count: usize) -> io::Result<()
         None => Err(io::ErrorKind::QuotaExceeded.into()),
         Some(wait) if wait.is_zero() => Ok(()),
         Some(wait) => {
-            tokio::time::sleep(wait).await;
+            outward.wait(wait).await;
             Ok(())
         }
     }

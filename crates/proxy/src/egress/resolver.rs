@@ -11,8 +11,11 @@ use tokio::time::timeout;
 
 use super::dial::may_reach;
 use super::dns::{self, Question};
+use super::names::Answer;
 use super::sandbox::Outward;
 use super::upstream;
+use crate::serve::Counted;
+use crate::state::State;
 
 /// Questions of one sandbox that are answered at a time; what comes then is dropped, and asked again by who wants to know.
 const MOST_AT_ONCE: u32 = 64;
@@ -20,10 +23,12 @@ const LEAST_TTL: u32 = 5;
 const MOST_TTL: u32 = 300;
 /// Most addresses of one answer: it fits into the smallest datagram.
 const MOST_ADDRESSES: usize = 8;
+/// Most addresses of a name that are looked at: all of them are the name's, for who dials one that was not answered.
+const MOST_LOOKED_AT: usize = 64;
 const STREAM_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Answers datagrams until the sandbox is over.
-pub async fn serve(outward: Rc<Outward>, socket: UdpSocket) {
+pub async fn serve(state: Rc<State>, outward: Rc<Outward>, socket: UdpSocket) {
     let socket = Rc::new(socket);
     let mut packet = [0; 1500];
     loop {
@@ -39,6 +44,10 @@ pub async fn serve(outward: Rc<Outward>, socket: UdpSocket) {
         if outward.questions.get() >= MOST_AT_ONCE {
             continue;
         }
+        // For the socket on which the node's own resolver is asked.
+        let Some(counted) = Counted::new(&state, 1) else {
+            continue;
+        };
         outward.questions.set(outward.questions.get() + 1);
         let (outward, socket) = (Rc::clone(&outward), Rc::clone(&socket));
         let packet = packet[..count].to_vec();
@@ -47,6 +56,7 @@ pub async fn serve(outward: Rc<Outward>, socket: UdpSocket) {
                 let _ = socket.send_to(&answer, from).await;
             }
             outward.questions.set(outward.questions.get() - 1);
+            drop(counted);
         });
     }
 }
@@ -92,9 +102,10 @@ async fn found(outward: &Rc<Outward>, asked: &Question) -> (u8, Vec<IpAddr>, u32
         return refused(Reason::QueryType, dns::REFUSED);
     }
     match look(outward, name, asked.kind).await {
-        Ok((addresses, ttl)) => {
+        Ok(mut answer) => {
             outward.journal.count(|count| count.names += 1);
-            (dns::OK, addresses, ttl)
+            answer.addresses.truncate(MOST_ADDRESSES);
+            (dns::OK, answer.addresses, answer.lasts.as_secs() as u32)
         }
         Err(Missing::Name) => (dns::NO_NAME, Vec::new(), 0),
         Err(Missing::Refused(reason)) => refused(reason, dns::NO_NAME),
@@ -113,28 +124,29 @@ pub enum Missing {
     Resolver,
 }
 
-/// The addresses of a name that may be looked up, of the kind that is asked for, and for how many seconds they hold.
+/// The addresses of a name that may be looked up, of the kind that is asked for.
 ///
 /// # Errors
 /// Why there are none.
-pub async fn look(
-    outward: &Rc<Outward>,
-    name: &str,
-    kind: u16,
-) -> Result<(Vec<IpAddr>, u32), Missing> {
+pub async fn look(outward: &Rc<Outward>, name: &str, kind: u16) -> Result<Answer, Missing> {
     let known = outward.names.borrow().fresh(name, kind, Instant::now());
-    if let Some((addresses, left)) = known {
-        return Ok((addresses, left.as_secs() as u32));
+    let answer = match known {
+        Some(answer) => answer,
+        None => ask(outward, name, kind).await?,
+    };
+    // Also of what was answered before it was denied.
+    if outward.policy().denies_any(&answer.aliases) {
+        return Err(Missing::Refused(Reason::Policy));
     }
+    Ok(answer)
+}
+
+async fn ask(outward: &Rc<Outward>, name: &str, kind: u16) -> Result<Answer, Missing> {
     let said = upstream::ask(&outward.resolvers, name, kind).await;
     let said = said.ok_or(Missing::Resolver)?;
     let policy = outward.policy();
-    if said
-        .chain
-        .iter()
-        .skip(1)
-        .any(|name| policy.denies_name(name))
-    {
+    let aliases = said.chain.get(1..).unwrap_or_default();
+    if policy.denies_any(aliases) {
         return Err(Missing::Refused(Reason::Policy));
     }
     if said.code == dns::NO_NAME {
@@ -142,6 +154,7 @@ pub async fn look(
     }
     let mut protected = false;
     let mut addresses = said.addresses;
+    addresses.truncate(MOST_LOOKED_AT);
     addresses.retain(|address| match may_reach(&policy, *address) {
         Ok(()) => true,
         Err(reason) => {
@@ -152,12 +165,15 @@ pub async fn look(
     if addresses.is_empty() && protected {
         return Err(Missing::Refused(Reason::ProtectedAddress));
     }
-    addresses.truncate(MOST_ADDRESSES);
     let ttl = said.ttl.clamp(LEAST_TTL, MOST_TTL);
-    let lasts = Duration::from_secs(u64::from(ttl));
+    let answer = Answer {
+        addresses,
+        aliases: aliases.into(),
+        lasts: Duration::from_secs(u64::from(ttl)),
+    };
     let mut names = outward.names.borrow_mut();
-    names.learn(name, kind, &addresses, lasts, Instant::now());
-    Ok((addresses, ttl))
+    names.learn(name, kind, &answer, Instant::now());
+    Ok(answer)
 }
 
 /// Where to go for an address that was dialled: there, or, when nobody answers, to the name's other addresses.
@@ -167,12 +183,14 @@ pub fn others(outward: &Outward, name: Option<&str>, to: SocketAddr) -> Vec<Sock
     let mut all = vec![to];
     if let Some(name) = name {
         let known = outward.names.borrow().of_name(name, Instant::now());
-        let fit = known.into_iter().filter(|address| {
-            policy.decide(Some(name), *address, to.port()).allow
+        let fit = known.into_iter().filter(|(address, aliases)| {
+            *address != to.ip()
+                && policy.decide(Some(name), *address, to.port()).allow
+                && !policy.denies_any(aliases)
                 && may_reach(&policy, *address).is_ok()
-                && *address != to.ip()
         });
-        all.extend(fit.map(|address| SocketAddr::new(address, to.port())));
+        let fit = fit.map(|(address, _)| SocketAddr::new(address, to.port()));
+        all.extend(fit.take(MOST_ADDRESSES));
     }
     all
 }

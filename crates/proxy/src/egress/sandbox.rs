@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use dsec_proto::egress::{EgressTable, Reason};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Notify;
 
 use super::journal::Journal;
 use super::names::Names;
@@ -40,6 +41,8 @@ pub struct Outward {
     rate: RefCell<Option<Rate>>,
     /// When the bytes so far will have been due.
     due: Cell<Option<Instant>>,
+    /// Told when that holds no more.
+    freed: Notify,
 }
 
 /// A connection that is open.
@@ -47,7 +50,15 @@ pub struct Live {
     /// When it may be no longer.
     pub cut: Cut,
     /// What it was let pass as; nothing while that is being found out.
-    passed_as: RefCell<Option<(Option<String>, SocketAddr)>>,
+    passed_as: RefCell<Option<Passed>>,
+}
+
+/// What a connection was let pass as.
+struct Passed {
+    name: Option<String>,
+    to: SocketAddr,
+    /// Where it leads, if that is another of the name's addresses.
+    instead: Option<SocketAddr>,
 }
 
 /// Keeps a connection in the list of those that are open.
@@ -66,11 +77,30 @@ impl Drop for Open {
 }
 
 impl Open {
-    /// It passes as this.
+    /// It passes as this. Where it leads stays known while it is the same name.
     pub fn passes(&self, name: Option<&str>, to: SocketAddr) {
-        self.live
-            .passed_as
-            .replace(Some((name.map(str::to_owned), to)));
+        let mut present = self.live.passed_as.borrow_mut();
+        let same = present
+            .as_ref()
+            .filter(|known| known.name.as_deref() == name);
+        let instead = same.and_then(|known| known.instead);
+        let name = name.map(str::to_owned);
+        *present = Some(Passed { name, to, instead });
+    }
+
+    /// It leads to another of the name's addresses than the one that was dialled.
+    ///
+    /// # Errors
+    /// Why it may not, as things are now.
+    pub fn leads(&self, at: SocketAddr) -> Result<(), Reason> {
+        let mut present = self.live.passed_as.borrow_mut();
+        let Some(passed) = present.as_mut() else {
+            return Err(Reason::Policy);
+        };
+        let policy = self.outward.policy();
+        passed.instead = (at != passed.to).then_some(at);
+        let fits = self.outward.fits(&policy, passed);
+        fits.then_some(()).ok_or(Reason::Policy)
     }
 }
 
@@ -103,12 +133,14 @@ impl Outward {
             live: RefCell::default(),
             next: Cell::new(0),
             due: Cell::new(None),
+            freed: Notify::new(),
         });
         for listener in listeners {
             tokio::task::spawn_local(accept(Rc::clone(state), Rc::clone(&outward), listener));
         }
         for socket in sockets {
-            tokio::task::spawn_local(resolver::serve(Rc::clone(&outward), socket));
+            let (state, outward) = (Rc::clone(state), Rc::clone(&outward));
+            tokio::task::spawn_local(resolver::serve(state, outward, socket));
         }
         Ok(outward)
     }
@@ -128,18 +160,47 @@ impl Outward {
         {
             self.rate.replace(rate_of(&table));
         }
+        if self.policy.borrow().table.max_bytes_per_s != table.max_bytes_per_s {
+            self.due.set(None);
+            self.freed.notify_waiters();
+        }
         let policy = Rc::new(Policy::new(table));
         self.policy.replace(Rc::clone(&policy));
         for live in self.live.borrow().values() {
             let passed = live.passed_as.borrow();
-            let Some((name, to)) = passed.as_ref() else {
+            let Some(passed) = passed.as_ref() else {
                 continue; // decided by the new one
             };
-            if !policy.decide(name.as_deref(), to.ip(), to.port()).allow {
-                self.journal
-                    .refused(Reason::Changed, name.as_deref(), Some((to.ip(), to.port())));
+            if !self.fits(&policy, passed) {
+                let to = Some((passed.to.ip(), passed.to.port()));
+                let name = passed.name.as_deref();
+                self.journal.refused(Reason::Changed, name, to);
                 live.cut.cut();
             }
+        }
+    }
+
+    fn fits(&self, policy: &Policy, passed: &Passed) -> bool {
+        let name = passed.name.as_deref();
+        let fits = |to: SocketAddr| {
+            policy.decide(name, to.ip(), to.port()).allow
+                && !name.is_some_and(|name| self.is_denied_on_the_way(policy, name, to.ip()))
+        };
+        fits(passed.to) && passed.instead.is_none_or(fits)
+    }
+
+    /// Whether a name has an address by way of a name that is denied, as far as is known.
+    #[must_use]
+    pub fn is_denied_on_the_way(&self, policy: &Policy, name: &str, address: IpAddr) -> bool {
+        let way = self.names.borrow().way(name, address, Instant::now());
+        way.is_some_and(|aliases| policy.denies_any(&aliases))
+    }
+
+    /// Waits until bytes may pass, or their rate is another one.
+    pub async fn wait(&self, wait: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = self.freed.notified() => {}
         }
     }
 
@@ -241,7 +302,7 @@ async fn accept(state: Rc<State>, outward: Rc<Outward>, listener: TcpListener) {
         };
         match accepted {
             Ok((stream, _)) => {
-                let (outward, counted) = (Rc::clone(&outward), Counted::new(&state));
+                let (outward, counted) = (Rc::clone(&outward), Counted::new(&state, 2));
                 tokio::task::spawn_local(connection::serve(outward, stream, counted));
             }
             Err(error) => {

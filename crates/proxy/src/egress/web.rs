@@ -70,7 +70,7 @@ impl AsyncWrite for Begun {
 
 struct Web<'a> {
     outward: &'a Rc<Outward>,
-    open: &'a Open,
+    open: &'a Rc<Open>,
     to: SocketAddr,
     road: Road,
 }
@@ -78,7 +78,7 @@ struct Web<'a> {
 /// Serves a connection whose first bytes are a request's.
 pub async fn serve(
     outward: &Rc<Outward>,
-    open: &Open,
+    open: &Rc<Open>,
     stream: TcpStream,
     head: Vec<u8>,
     to: SocketAddr,
@@ -166,16 +166,17 @@ impl Web<'_> {
             out: meter(true),
             back: meter(false),
             cut: self.open.live.cut.clone(),
-            held: Rc::new(()),
+            held: Rc::clone(self.open) as Rc<dyn std::any::Any>,
         };
         let dial = async || -> Result<Box<dyn Stream>, WireError> {
-            match reach(outward, name.as_deref(), self.to).await {
+            match reach(outward, self.open, name.as_deref(), self.to).await {
                 Ok(stream) => Ok(Box::new(stream) as Box<dyn Stream>),
                 Err(Reason::Unreachable) => Err(broken("the server does not answer".into())),
                 Err(reason) => Err(self.denied(reason, name.as_deref(), &asked)),
             }
         };
-        forward(&self.road, request, passage, dial, broken).await
+        let host = name.as_deref().unwrap_or_default();
+        forward(&self.road, host, request, passage, dial, broken).await
     }
 
     /// The host that a request names, once and without doubt. The target keeps its path alone.

@@ -2,6 +2,7 @@
 //! connections end in the node's own listeners.
 
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
 use super::sys::{check, owned};
@@ -22,6 +23,9 @@ const NEW_RULE: u16 = TABLES | 6;
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 const INET: u8 = 1;
+const DROP: u32 = 0;
+const ACCEPT: u32 = 1;
+const FAMILIES: [libc::c_int; 2] = [libc::NFPROTO_IPV4, libc::NFPROTO_IPV6];
 
 /// Bytes of messages, one after the other.
 #[derive(Default)]
@@ -116,11 +120,42 @@ impl Bytes {
         });
     }
 
-    fn accept(&mut self) {
+    /// Ends the chain: 1 lets the packet pass, 0 drops it.
+    fn verdict(&mut self, code: u32) {
         self.expression("immediate", |bytes| {
             bytes.number(1, 0);
-            bytes.nested(2, |bytes| bytes.nested(2, |bytes| bytes.number(1, 1)));
+            bytes.nested(2, |bytes| bytes.nested(2, |bytes| bytes.number(1, code)));
         });
+    }
+
+    /// Goes on only with packets of this transport protocol.
+    fn transport(&mut self, protocol: libc::c_int) {
+        self.meta(16);
+        self.equals(&[protocol as u8]);
+    }
+
+    /// Goes on only with packets of a family whose address here is this, or begins so.
+    fn address(&mut self, family: libc::c_int, offset: u32, address: &[u8]) {
+        self.meta(15);
+        self.equals(&[family as u8]);
+        self.payload(1, offset, address.len() as u32);
+        self.equals(address);
+    }
+
+    /// Goes on only with packets to loopback addresses.
+    fn towards_loopback(&mut self, family: libc::c_int) {
+        match family {
+            libc::NFPROTO_IPV4 => self.address(family, 16, &[127]),
+            _ => self.address(family, 24, &Ipv6Addr::LOCALHOST.octets()),
+        }
+    }
+
+    /// Goes on only with packets from the address at which the node's own sockets are.
+    fn of_the_node(&mut self, family: libc::c_int) {
+        match family {
+            libc::NFPROTO_IPV4 => self.address(family, 12, &Ipv4Addr::LOCALHOST.octets()),
+            _ => self.address(family, 8, &Ipv6Addr::LOCALHOST.octets()),
+        }
     }
 
     /// To a port of the loopback address.
@@ -135,18 +170,27 @@ impl Bytes {
         });
     }
 
-    fn rule(&mut self, number: u32, flags: u16, fill: impl FnOnce(&mut Self)) {
-        self.message(
-            NEW_RULE,
-            REQUEST | CREATE | APPEND | flags,
-            number,
-            |bytes| {
-                bytes.netfilter(INET, 0);
-                bytes.text(1, "dsec");
-                bytes.text(2, "out");
-                bytes.nested(4, fill);
-            },
-        );
+    fn rule(&mut self, chain: &str, flags: u16, fill: impl FnOnce(&mut Self)) {
+        self.message(NEW_RULE, REQUEST | CREATE | APPEND | flags, 1, |bytes| {
+            bytes.netfilter(INET, 0);
+            bytes.text(1, "dsec");
+            bytes.text(2, chain);
+            bytes.nested(4, fill);
+        });
+    }
+
+    /// A chain for what programs send.
+    fn chain(&mut self, name: &str, kind: &str, priority: i32) {
+        self.message(NEW_CHAIN, REQUEST | CREATE, 1, |bytes| {
+            bytes.netfilter(INET, 0);
+            bytes.text(1, "dsec");
+            bytes.text(3, name);
+            bytes.text(7, kind);
+            bytes.nested(4, |bytes| {
+                bytes.number(1, libc::NF_INET_LOCAL_OUT as u32);
+                bytes.number(2, priority as u32);
+            });
+        });
     }
 }
 
@@ -227,7 +271,8 @@ pub fn route_all_to_loopback() -> io::Result<()> {
 }
 
 /// Lets every TCP connection that is not to the loopback address end at this port of it, and every datagram to port 53
-/// too, in the calling thread's network namespace. All at once, and in place of what was there.
+/// too, in the calling thread's network namespace; drops what is neither before the kernel keeps anything of it. All at
+/// once, and in place of what was there.
 ///
 /// # Errors
 /// The errno.
@@ -240,43 +285,56 @@ pub fn redirect_to(port: u16) -> io::Result<()> {
     let framed = |bytes: &mut Bytes| bytes.netfilter(0, libc::NFNL_SUBSYS_NFTABLES as u16);
     bytes.message(BATCH_BEGIN, REQUEST, 0, framed);
     bytes.message(NEW_TABLE, REQUEST | CREATE, 1, table);
-    bytes.message(DELETE_TABLE, REQUEST, 2, table);
-    bytes.message(NEW_TABLE, REQUEST | CREATE, 3, table);
-    bytes.message(NEW_CHAIN, REQUEST | CREATE, 4, |bytes| {
-        table(bytes);
-        bytes.text(3, "out");
-        bytes.text(7, "nat");
-        bytes.nested(4, |bytes| {
-            bytes.number(1, libc::NF_INET_LOCAL_OUT as u32);
-            bytes.number(2, (-100i32) as u32);
+    bytes.message(DELETE_TABLE, REQUEST, 1, table);
+    bytes.message(NEW_TABLE, REQUEST | CREATE, 1, table);
+    drop_others(&mut bytes, port);
+    bytes.chain("out", "nat", libc::NF_IP_PRI_NAT_DST);
+    for family in FAMILIES {
+        bytes.rule("out", 0, |bytes| {
+            bytes.towards_loopback(family);
+            bytes.verdict(ACCEPT);
         });
-    });
-    bytes.rule(5, 0, |bytes| {
-        bytes.meta(15);
-        bytes.equals(&[libc::NFPROTO_IPV4 as u8]);
-        bytes.payload(1, 16, 1);
-        bytes.equals(&[127]);
-        bytes.accept();
-    });
-    bytes.rule(6, 0, |bytes| {
-        bytes.meta(15);
-        bytes.equals(&[libc::NFPROTO_IPV6 as u8]);
-        bytes.payload(1, 24, 16);
-        bytes.equals(&std::net::Ipv6Addr::LOCALHOST.octets());
-        bytes.accept();
-    });
-    bytes.rule(7, 0, |bytes| {
-        bytes.meta(16);
-        bytes.equals(&[libc::IPPROTO_UDP as u8]);
+    }
+    bytes.rule("out", 0, |bytes| {
+        bytes.transport(libc::IPPROTO_UDP);
         bytes.payload(2, 2, 2);
         bytes.equals(&53u16.to_be_bytes());
         bytes.redirect(port);
     });
-    bytes.rule(8, ACK, |bytes| {
-        bytes.meta(16);
-        bytes.equals(&[libc::IPPROTO_TCP as u8]);
+    bytes.rule("out", ACK, |bytes| {
+        bytes.transport(libc::IPPROTO_TCP);
         bytes.redirect(port);
     });
-    bytes.message(BATCH_END, REQUEST, 9, framed);
+    bytes.message(BATCH_END, REQUEST, 1, framed);
     send(NETFILTER, &bytes.0, 1)
+}
+
+/// A chain before the kernel's own table of connections, in which what goes nowhere has no entry.
+fn drop_others(bytes: &mut Bytes, port: u16) {
+    bytes.chain("first", "filter", libc::NF_IP_PRI_RAW);
+    for family in FAMILIES {
+        bytes.rule("first", 0, |bytes| {
+            bytes.towards_loopback(family);
+            bytes.verdict(ACCEPT);
+        });
+        // What the name server answers.
+        bytes.rule("first", 0, |bytes| {
+            bytes.of_the_node(family);
+            bytes.transport(libc::IPPROTO_UDP);
+            bytes.payload(2, 0, 2);
+            bytes.equals(&port.to_be_bytes());
+            bytes.verdict(ACCEPT);
+        });
+    }
+    bytes.rule("first", 0, |bytes| {
+        bytes.transport(libc::IPPROTO_TCP);
+        bytes.verdict(ACCEPT);
+    });
+    bytes.rule("first", 0, |bytes| {
+        bytes.transport(libc::IPPROTO_UDP);
+        bytes.payload(2, 2, 2);
+        bytes.equals(&53u16.to_be_bytes());
+        bytes.verdict(ACCEPT);
+    });
+    bytes.rule("first", 0, |bytes| bytes.verdict(DROP));
 }

@@ -10,6 +10,7 @@ use dsec_proto::range::Range;
 const MAX_HOST: usize = 253;
 const MAX_PATH: usize = 2048;
 const MAX_CONNECTIONS: u32 = 4096;
+const MAX_TABLE: usize = 64 * 1024;
 
 /// Exposed ports.
 ///
@@ -114,6 +115,10 @@ pub fn egress(table: &EgressTable) -> WireResult<()> {
     {
         return wrong("a range is none".into());
     }
+    // All about a sandbox goes to the proxy in one packet.
+    if rmp_serde::to_vec_named(table).map_or(usize::MAX, |bytes| bytes.len()) > MAX_TABLE {
+        return wrong(format!("a table has at most {MAX_TABLE} bytes"));
+    }
     let some = |limit: Option<u64>| limit != Some(0);
     let limits = (1..=MAX_CONNECTIONS).contains(&table.max_connections)
         && some(table.max_connections_per_minute.map(u64::from))
@@ -209,7 +214,7 @@ mod tests {
             max_bytes_per_s: None,
         };
         assert!(egress(&table).is_ok());
-        let wrong: [fn(&mut EgressTable); 11] = [
+        let wrong: [fn(&mut EgressTable); 12] = [
             |table| table.version += 1,
             |table| table.rules[0].domain = Some("*".into()),
             |table| table.rules[0].domain = Some("*.*.test".into()),
@@ -221,6 +226,10 @@ mod tests {
             |table| table.closed.push("x".into()),
             |table| table.max_connections = 0,
             |table| table.max_bytes = Some(0),
+            |table| {
+                table.rules[1].ports = vec![(50_000, 60_000); 64];
+                table.rules = vec![table.rules[1].clone(); MAX_RULES];
+            },
         ];
         for change in wrong {
             let mut changed = table.clone();

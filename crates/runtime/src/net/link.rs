@@ -1,5 +1,5 @@
 //! The runtime's connection to the proxy. When it breaks everything is said again; nothing waits for it but who wants to
-//! know that something is cut.
+//! know that something is cut. What cannot be said of one sandbox is said again later, and keeps nothing of the others.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,7 +14,8 @@ use dsec_proto::proxy::{Refused, ToProxy, ToRuntime, VERSION};
 use tokio::io::unix::AsyncFd;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, Notify};
+use tokio::time::timeout_at;
 
 use crate::kernel::{poll, sys};
 use crate::node::Node;
@@ -23,6 +24,10 @@ use crate::node::Node;
 const AGAIN: Duration = Duration::from_millis(50);
 /// Between attempts that come to nothing again and again.
 const MOST: Duration = Duration::from_secs(2);
+/// A proxy that has been gone for so long is not waited for.
+const GONE: Duration = Duration::from_secs(5);
+/// Before what could not be said is said again.
+const LATER: Duration = Duration::from_secs(2);
 
 /// What is to be said.
 #[derive(Debug)]
@@ -54,8 +59,11 @@ pub enum Said {
 pub struct ProxyLink {
     out: mpsc::UnboundedSender<Said>,
     turn: Cell<u64>,
-    waiting: RefCell<HashMap<u64, oneshot::Sender<()>>>,
+    waiting: RefCell<HashMap<u64, oneshot::Sender<Result<(), String>>>>,
     connected: Cell<bool>,
+    linked: Notify,
+    /// While it is not connected.
+    gone_since: Cell<Instant>,
     /// Whether the edge has told everything.
     told: Cell<bool>,
     descriptors: Cell<u64>,
@@ -71,6 +79,8 @@ impl ProxyLink {
             turn: Cell::new(1),
             waiting: RefCell::default(),
             connected: Cell::new(false),
+            linked: Notify::new(),
+            gone_since: Cell::new(Instant::now()),
             told: Cell::new(false),
             descriptors: Cell::new(0),
         };
@@ -100,28 +110,68 @@ impl ProxyLink {
         self.say(Said::All);
     }
 
-    /// Says all about a sandbox and waits until it is in force. Without a proxy it is: nothing is connected.
+    /// Whether there is a proxy.
+    #[must_use]
+    pub fn is_linked(&self) -> bool {
+        self.connected.get()
+    }
+
+    /// Waits for a proxy; whether there is one.
+    async fn until_linked(&self, end: Instant) -> bool {
+        loop {
+            let mut told = std::pin::pin!(self.linked.notified());
+            told.as_mut().enable();
+            if self.connected.get() {
+                return true;
+            }
+            let end = end.min(self.gone_since.get() + GONE);
+            if timeout_at(end.into(), told).await.is_err() {
+                return false;
+            }
+        }
+    }
+
+    /// Says all about a sandbox and waits until it is in force: while there is no proxy, until there is one that was told.
     ///
     /// # Errors
-    /// `node_error` when a proxy that lives does not answer in time.
+    /// `node_error` when it is not in force in time; it is said again whenever there is a proxy.
     pub async fn apply(&self, sandbox_id: &str, patience: Duration) -> WireResult<()> {
-        if !self.connected.get() {
-            return Ok(());
-        }
-        let turn = self.turn.replace(self.turn.get() + 1);
-        let (told, applied) = oneshot::channel();
-        self.waiting.borrow_mut().insert(turn, told);
-        self.say(Said::Set {
-            turn,
-            sandbox_id: sandbox_id.to_owned(),
-        });
-        let outcome = tokio::time::timeout(patience, applied).await;
-        self.waiting.borrow_mut().remove(&turn);
-        match outcome {
-            Ok(_) => Ok(()),
-            Err(_) => {
-                Err(WireError::node("ports", "the node's proxy does not answer").about(sandbox_id))
+        let end = Instant::now() + patience;
+        let failed = |why: &str| Err(WireError::node("ports", why).about(sandbox_id));
+        while self.until_linked(end).await {
+            let turn = self.turn.replace(self.turn.get() + 1);
+            let (told, applied) = oneshot::channel();
+            self.waiting.borrow_mut().insert(turn, told);
+            self.say(Said::Set {
+                turn,
+                sandbox_id: sandbox_id.to_owned(),
+            });
+            let outcome = timeout_at(end.into(), applied).await;
+            self.waiting.borrow_mut().remove(&turn);
+            match outcome {
+                Ok(Ok(Ok(()))) => return Ok(()),
+                Ok(Ok(Err(why))) => return failed(&why),
+                Ok(Err(_)) => {} // the connection broke before the answer
+                Err(_) => return failed("the node's proxy does not answer"),
             }
+        }
+        failed("the node's proxy is not there")
+    }
+
+    fn answer(&self, turn: u64, outcome: Result<(), String>) {
+        let waiting = self.waiting.borrow_mut().remove(&turn);
+        if let Some(waiting) = waiting {
+            let _ = waiting.send(outcome);
+        }
+    }
+
+    fn became(&self, connected: bool) {
+        self.connected.set(connected);
+        if connected {
+            self.linked.notify_waiters();
+        } else {
+            self.gone_since.set(Instant::now());
+            self.waiting.borrow_mut().clear();
         }
     }
 }
@@ -136,11 +186,10 @@ pub async fn run(node: Rc<Node>, mut queue: mpsc::UnboundedReceiver<Said>) {
             Ok(socket) => {
                 // What waits to be said is said below, with all the rest.
                 while queue.try_recv().is_ok() {}
-                node.proxy.connected.set(true);
+                node.proxy.became(true);
                 let broken = talk(&node, &socket, &mut queue).await;
                 tracing::warn!("the connection to the proxy is gone: {broken}");
-                node.proxy.connected.set(false);
-                node.proxy.waiting.borrow_mut().clear();
+                node.proxy.became(false);
                 nobody_connected(&node);
                 complained = false;
             }
@@ -192,7 +241,7 @@ async fn talk(
 }
 
 async fn speak(
-    node: &Node,
+    node: &Rc<Node>,
     socket: &AsyncFd<OwnedFd>,
     queue: &mut mpsc::UnboundedReceiver<Said>,
 ) -> io::Result<()> {
@@ -219,26 +268,20 @@ async fn speak(
     Ok(())
 }
 
-/// All about one sandbox, if there is anything to say.
-async fn set(node: &Node, socket: &AsyncFd<OwnedFd>, turn: u64, id: &str) -> io::Result<()> {
+/// All about one sandbox, if there is anything to say. Only a broken connection is an error.
+async fn set(node: &Rc<Node>, socket: &AsyncFd<OwnedFd>, turn: u64, id: &str) -> io::Result<()> {
     let Ok(sandbox) = node.live(id) else {
-        node.proxy.waiting.borrow_mut().remove(&turn);
+        node.proxy.answer(turn, Ok(()));
         let sandbox_id = id.to_owned();
         return send(socket, &ToProxy::Drop { sandbox_id }, &[]).await;
     };
-    let (message, listeners) = {
+    let said = {
         let net = sandbox.net.borrow();
         let empty = net.ports.is_empty() && net.endpoints.is_empty() && net.egress.is_none();
         if !net.told || (turn == 0 && empty) {
-            node.proxy.waiting.borrow_mut().remove(&turn);
+            node.proxy.answer(turn, Ok(()));
             return Ok(());
         }
-        let copies = net
-            .listeners
-            .iter()
-            .chain(&net.ledger)
-            .chain(net.egress.iter().flat_map(|_| &net.outward))
-            .map(OwnedFd::try_clone);
         let message = ToProxy::Set {
             turn,
             sandbox_id: id.to_owned(),
@@ -246,10 +289,47 @@ async fn set(node: &Node, socket: &AsyncFd<OwnedFd>, turn: u64, id: &str) -> io:
             endpoints: net.endpoints.clone(),
             egress: net.egress.clone(),
         };
-        (message, copies.collect::<io::Result<Vec<_>>>()?)
+        let copies = net
+            .listeners
+            .iter()
+            .chain(&net.ledger)
+            .chain(net.egress.iter().flat_map(|_| &net.outward))
+            .map(OwnedFd::try_clone);
+        copies
+            .collect::<io::Result<Vec<_>>>()
+            .map(|fds| (message, fds))
     };
-    let fds: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
-    send(socket, &message, &fds).await
+    let (message, fds) = match said {
+        Ok(said) => said,
+        Err(error) => {
+            not_said(node, turn, id, error.to_string());
+            return Ok(());
+        }
+    };
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    match send(socket, &message, &fds).await {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            not_said(node, turn, id, "there is too much to say of it".into());
+            Ok(())
+        }
+        sent => sent,
+    }
+}
+
+/// Notes that something was not said of a sandbox, and says it again later.
+fn not_said(node: &Rc<Node>, turn: u64, sandbox_id: &str, why: String) {
+    tracing::warn!(sandbox_id, "the proxy could not be told: {why}");
+    node.proxy.answer(turn, Err(why));
+    let (node, sandbox_id) = (Rc::clone(node), sandbox_id.to_owned());
+    tokio::task::spawn_local(async move {
+        tokio::time::sleep(LATER).await;
+        if node.live(&sandbox_id).is_ok() {
+            node.proxy.say(Said::Set {
+                turn: 0,
+                sandbox_id,
+            });
+        }
+    });
 }
 
 async fn send(
@@ -276,13 +356,12 @@ async fn hear(node: &Rc<Node>, socket: &AsyncFd<OwnedFd>) -> io::Result<()> {
             ToRuntime::Hello { version } => {
                 return Err(io::Error::other(format!("it speaks version {version}")))
             }
-            ToRuntime::Applied { turn } => drop(
-                node.proxy
-                    .waiting
-                    .borrow_mut()
-                    .remove(&turn)
-                    .map(|told| told.send(())),
-            ),
+            ToRuntime::Applied { turn } => node.proxy.answer(turn, Ok(())),
+            ToRuntime::NotApplied {
+                turn,
+                sandbox_id,
+                why,
+            } => not_said(node, turn, &sandbox_id, why),
             ToRuntime::Have {
                 sandbox_id,
                 inbound,

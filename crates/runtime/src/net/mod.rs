@@ -165,7 +165,7 @@ pub async fn prepare(node: &Rc<Node>, sandbox_id: &str) -> WireResult<Empty> {
 pub async fn usage(node: &Node, sandbox_id: &str) -> WireResult<NetUsage> {
     let sandbox = node.sandbox(sandbox_id)?;
     // The proxy tells its counts when it is told anything.
-    if sandbox.gone().is_none() {
+    if sandbox.gone().is_none() && node.proxy.is_linked() {
         node.proxy.apply(sandbox_id, PATIENCE).await?;
     }
     let net = sandbox.net.borrow();
