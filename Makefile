@@ -84,7 +84,11 @@ build/machine: scripts/setup-machine.sh
 	scripts/setup-machine.sh
 	touch $@
 
-build/venv: scripts/setup-venv.sh pyproject.toml build/machine
+.PHONY: lock
+lock: ## pin and hash the Python packages anew, after a change to pyproject.toml; ARGS=--upgrade takes the newest
+	@scripts/lock.sh $(ARGS)
+
+build/venv: scripts/setup-venv.sh pyproject.toml requirements.lock build/machine
 	@scripts/setup-venv.sh $(VENV)
 	touch $@
 
