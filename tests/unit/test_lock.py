@@ -16,7 +16,7 @@ _LINE = re.compile(r"(?P<name>[a-z0-9._-]+)==(?P<version>[^ ;\\]+)(?P<rest>.*)",
 def locked() -> dict[str, str]:
     """Name → version of each entry."""
     entries = (ROOT / "requirements.lock").read_text().replace("\\\n", " ").splitlines()
-    found = {}
+    found: dict[str, str] = {}
     for entry in entries:
         parts = _LINE.fullmatch(entry.strip())
         assert parts is not None, f"not pinned: {entry[:80]}"

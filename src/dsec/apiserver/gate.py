@@ -12,6 +12,7 @@ import structlog
 from dsec.api.access import EVERY_PROJECT, includes
 from dsec.apiserver.asgi import Receive, Scope, Send, header, send_error
 from dsec.apiserver.edge_link import Edges
+from dsec.apiserver.limits import AUTHENTICATED
 from dsec.apiserver.metrics import Metrics
 from dsec.apiserver.own import Own
 from dsec.apiserver.proxy import CLIENT_GONE, forward
@@ -58,6 +59,8 @@ class Gate:
             await self._own.answer(found, None, receive, send)
             return
         grant = self._authenticate(header(scope, b"authorization"))
+        if AUTHENTICATED in scope:
+            scope[AUTHENTICATED]()
         if found is None or found.route.upgrades:
             raise NotFound(f"no route is {scope['method']} {scope['path'][:200]}", remedy="GET /v1/openapi.json")
         self._check_scope(grant, found.route)

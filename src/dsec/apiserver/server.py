@@ -9,8 +9,8 @@ from typing import Any
 import uvicorn
 
 from dsec.apiserver.gate import Gate
-from dsec.apiserver.ports import MAX_HEAD, SortedHttp
-from dsec.apiserver.splice import UPGRADES, splice_class
+from dsec.apiserver.limits import LimitedHttp, Limits
+from dsec.apiserver.splice import splice_class
 from dsec.errors import InvalidArgument
 
 __all__ = ["inherited_socket", "listen", "make_server"]
@@ -18,41 +18,13 @@ __all__ = ["inherited_socket", "listen", "make_server"]
 _INHERITED = 3
 
 
-class _LimitedHttp(SortedHttp):
-    """The protocol with a limit: uvicorn's by itself takes headers of any length."""
-
-    _head = 0
-
-    def _should_upgrade(self) -> bool:
-        return self._get_upgrade() in UPGRADES and self._should_upgrade_to_ws()
-
-    def on_message_begin(self) -> None:
-        self._head = 0
-        super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        self._head += len(url)
-        if self._head > MAX_HEAD:
-            raise _too_long()
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._head += len(name) + len(value)
-        if self._head > MAX_HEAD:
-            raise _too_long()
-        super().on_header(name, value)
-
-
-def _too_long() -> ValueError:
-    return ValueError(f"the request's line and headers are longer than {MAX_HEAD} bytes")
-
-
-def make_server(gate: Gate) -> uvicorn.Server:
+def make_server(gate: Gate, limits: Limits | None = None) -> uvicorn.Server:
     """The server, not yet serving: ``await server.serve(sockets=[…])``."""
+    bound = {"edges": gate.edges, "limits": Limits() if limits is None else limits}
     config = uvicorn.Config(
         gate,
         loop="uvloop",
-        http=type("BoundHttp", (_LimitedHttp,), {"edges": gate.edges}),
+        http=type("BoundHttp", (LimitedHttp,), bound),
         ws=_as_ws(splice_class(gate.admit, gate.opened, gate.closed)),
         lifespan="on",
         access_log=False,

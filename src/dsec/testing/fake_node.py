@@ -18,6 +18,7 @@ import uvicorn
 
 from dsec.apiserver.edge_link import Edges, LocalEdge
 from dsec.apiserver.gate import Gate
+from dsec.apiserver.limits import Limits
 from dsec.apiserver.server import listen, make_server
 from dsec.iam.first import ensure_first_token
 from dsec.iam.tokens import Tokens
@@ -34,9 +35,10 @@ class FakeNode:
     The listening socket outlives the apiserver, as it does under the keeper, so a restart refuses nobody.
     """
 
-    def __init__(self, directory: Path, *, node: str = "fake") -> None:
+    def __init__(self, directory: Path, *, node: str = "fake", limits: Limits | None = None) -> None:
         self.directory = directory
         self.edge = FakeEdge(node)
+        self._limits = limits
         self.iam_db = directory / "iam.db"
         self.token = ensure_first_token(self.iam_db, directory / "token")
         self._listener: socket.socket = listen("127.0.0.1", 0)
@@ -92,7 +94,7 @@ class FakeNode:
 
     async def _start_server(self) -> None:
         link = LocalEdge(self.edge.node, self.directory / "edge.sock", self.directory / "ports.sock")
-        self._server = make_server(Gate("test", Edges(link), Tokens(self.iam_db)))
+        self._server = make_server(Gate("test", Edges(link), Tokens(self.iam_db)), self._limits)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener.dup()]))
 
     async def _end_server(self) -> None:
