@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dsec.api.network import Network, NetworkEvent, NetworkEvents, NetworkInfo, NetworkRule
+from dsec.api.packing import PackedLayer, Provenance, Residual, Residue
 from dsec.api.snapshots import SnapshotInfo
 from dsec.api.types import (
     Ended,
@@ -106,6 +107,10 @@ if TYPE_CHECKING:
     from dsec.client.transfers import Transferred
 
 __all__ = [
+    "Residue",
+    "Residual",
+    "Provenance",
+    "PackedLayer",
     "Network",
     "NetworkEvent",
     "NetworkEvents",

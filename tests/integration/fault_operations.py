@@ -195,6 +195,21 @@ async def unsnap(client: dsec.DSecClient, sandbox_id: str, key: str) -> None:
     raise AssertionError("a sandbox began with a snapshot that was removed")
 
 
+async def pack(client: dsec.DSecClient, sandbox_id: str, key: str) -> None:
+    """A layer is packed once for a key, begins new sandboxes at once, and leaves no snapshot."""
+    sandbox = client.attach(sandbox_id)
+    tag = f"workspace/{key.replace('.', '-')}:1"
+    await sandbox.write(f"/srv/{key}", DATA)
+    packed = await sandbox.pack_diff(tag, key=key)
+    await sandbox.write(f"/srv/{key}", b"later")
+    assert await sandbox.pack_diff(tag, key=key) == packed
+    async with client.sandbox(IMAGE, workspace=tag) as other:
+        assert await other.read(f"/srv/{key}") == DATA
+    await client.layers.remove(tag)
+    for each in await client.snapshots.list():
+        await client.snapshots.remove(each.id)
+
+
 OPERATIONS: dict[str, Callable[[dsec.DSecClient, str, str], Awaitable[None]]] = {
     "create": create,
     "exec": execute,
@@ -209,6 +224,7 @@ OPERATIONS: dict[str, Callable[[dsec.DSecClient, str, str], Awaitable[None]]] = 
     "evict": evict,
     "snapshot": snapshot,
     "unsnap": unsnap,
+    "pack": pack,
 }
 
 

@@ -157,7 +157,11 @@ mod tests {
     use super::*;
 
     fn file() -> File {
-        let path = std::env::temp_dir().join(format!("dsec-journal-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!(
+            "dsec-journal-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
         let mut options = File::options();
         let file = options.read(true).write(true).create(true).truncate(true);
         let file = file.open(&path).expect("is made");

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from dsec.api.packing import Provenance
 from dsec.errors import InvalidArgument
 
 __all__ = [
@@ -581,6 +582,8 @@ class LayerDetail(_Answer, frozen=True, kw_only=True):
     sandboxes: list[str] = []
     environment: LayerEnvironment = LayerEnvironment()
     """Of the tag that was asked for."""
+    provenance: Provenance | None = None
+    """Where it comes from, if it was packed from a sandbox."""
 
 
 class LayerPushRequest(_Request, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dsec.api import network, snapshots, types
+from dsec.api import network, packing, snapshots, types
 from dsec.api.access import Scope
 
 __all__ = ["ROUTES", "Match", "Route", "match"]
@@ -125,6 +125,11 @@ ROUTES: tuple[Route, ...] = (
         method="POST", path=_SANDBOX + "/snapshots", scope="exec",
         summary="Keep what it has written; idempotent by key",
         request=snapshots.SnapshotRequest, answer=snapshots.SnapshotInfo,
+    ),
+    Route(
+        method="POST", path=_SANDBOX + "/pack", scope="admin",
+        summary="Make a layer of what it has written; idempotent by key",
+        request=packing.PackRequest, answer=packing.PackedLayer,
     ),
     Route(
         method="GET", path="/v1/snapshots", scope="read", summary="Snapshots that are kept",

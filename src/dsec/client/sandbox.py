@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 from urllib.parse import quote
 
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from dsec.api import types
 from dsec.api.ids import check_exec_id, check_key, check_sandbox_id, new_key
 from dsec.api.network import Network, NetworkEvents, NetworkInfo
+from dsec.api.packing import PackedLayer, PackRequest, Residue
 from dsec.api.signals import signal_number
 from dsec.client.execs import Exec
 from dsec.client.files import Files
@@ -26,7 +27,7 @@ from dsec.client.results import ExecResult, ProofOfDeath, Stopped
 from dsec.client.running import ExecRequest, Run
 from dsec.client.session import SessionOpening
 from dsec.client.stdin import Stdin
-from dsec.errors import CommandError, InvalidArgument, Unsupported
+from dsec.errors import CommandError, InvalidArgument
 
 if TYPE_CHECKING:
     from dsec.client.args import SandboxFields
@@ -384,7 +385,7 @@ class Sandbox:
     ) -> Forking:  # fmt: skip
         """``n`` sandboxes that begin with a copy of what it has written, all of the same moment; each as it is ready.
 
-        They have its image, layers, limits, variables, labels, endpoints and network unless ``fields`` (those of
+        They have its image, layers, limits, variables, labels, ways out and profile unless ``fields`` (those of
         SandboxArgs) say otherwise, and its job where this object has one; no name, and no main process without
         ``command=``. What one writes no other sees, and nothing is copied before it is written. An error of one is in
         its Created. The same ``key`` gives the same sandboxes.
@@ -393,11 +394,26 @@ class Sandbox:
             self.id, n, key=key, deadline_s=deadline_s, on_full=on_full, fields=fields
         )
 
-    # What waits
+    async def pack_diff(
+        self, reference: str, *, residue: Residue | None = None, description: str = "",
+        commands: Sequence[str] | None = None, key: str | None = None,
+    ) -> PackedLayer:  # fmt: skip
+        """Make a layer of what it has written, as it is now, and let the tag ``workspace/NAME:VERSION`` mean it.
 
-    async def pack_diff(self, reference: str) -> NoReturn:
-        """Raises Unsupported."""
-        raise Unsupported("Sandbox.pack_diff is not in this version")
+        It stands still for some milliseconds and runs on. Package caches, build trees, logs, histories and
+        credentials are left out, by ``residue``; ``removed`` of the result says what. Of a sandbox that has a
+        workspace, a new workspace holds that too; ``toolkit/NAME:VERSION`` holds only what it wrote itself.
+        ``commands`` say how it came about; without them those that were run in it are noted. The same ``key`` is the
+        same moment and layer. Raises SandboxGone, InvalidArgument, Conflict, CapacityError, Unsupported (what no
+        layer can hold), DeadlineExceeded, NodeError.
+        """
+        body = PackRequest(
+            key=new_key() if key is None else check_key(key), reference=reference,
+            residue=Residue() if residue is None else residue, description=description,
+            commands=None if commands is None else list(commands),
+        )  # fmt: skip
+        path = f"/v1/sandboxes/{self.id}/pack"
+        return await self._link().ask_patiently("POST", path, PackedLayer, body=body)
 
 
 def _words(argv: tuple[Word, ...]) -> tuple[bytes, ...]:

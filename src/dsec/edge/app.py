@@ -33,6 +33,7 @@ from dsec.edge.layer_cache import LayerCache
 from dsec.edge.layer_routes import layer_routes
 from dsec.edge.node_routes import node_routes
 from dsec.edge.node_stores import NodeStores
+from dsec.edge.packs import Packs
 from dsec.edge.pausing import Pausing
 from dsec.edge.peers import TrustedPeers
 from dsec.edge.port_routes import port_routes
@@ -97,6 +98,7 @@ class Edge:
         self.stores = NodeStores(config, self.core.images, clock=clock)
         self.layer_cache = LayerCache(self.core, self.stores)
         self.creates = Creates(self.core, self.ends, self.kept, self.snapshots, self.layer_cache, self._spawn)
+        self.packs = Packs(self.core, self.snapshots, self.layer_cache)
         self.execs = Execs(self.core)
         self.jobs = Jobs(self.core, self.creates, self.ends, self._cut)
         self.ends.on_other = self._other
@@ -154,6 +156,7 @@ class Edge:
             if not self.core.draining:
                 self._tools.leave()
                 self.core.images.leave()
+            await self.packs.aclose()
             await self.layer_cache.note_uses()
             await self.core.images.aclose()
             self.core.records.close()
@@ -268,6 +271,7 @@ class Edge:
             await self.ends.bury(old)
         core.records.expire_creates(before)
         core.records.snapshots.expire(before)
+        core.records.packs.expire(before)
         await self.jobs.reap(before)
 
     async def _http(self, answer: Application, scope: Scope, receive: Receive, send: Send) -> None:
@@ -328,7 +332,7 @@ class Edge:
             *image_routes(self.core, stores),
             *node_routes(self.core, self.layer_cache),
             *usage_routes(self.core),
-            *snapshot_routes(self.core, self.snapshots),
+            *snapshot_routes(self.core, self.snapshots, self.packs),
             *port_routes(self.core, self.ports),
         ]
         self.routes = [*(guarded(self.jobs, route) for route in routes), *job_routes(self.jobs)]

@@ -270,6 +270,7 @@ class Creates:
             image_digest=environment.image_digest,
             layers=environment.layers,
             composed=environment.composed,
+            workspace=environment.workspace,
             labels=request.labels,
             own_env=request.env,
             env=environment.env,

@@ -24,6 +24,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     layers: list[str]
     composed: list[list[str]]
     """What was laid over the image: the tag asked for and the digest that it meant, bottom first."""
+    workspace: str | None
+    """Digest of that of them which is the workspace."""
     env: dict[str, str]
     workdir: str
     user: str
@@ -48,6 +50,7 @@ def environment_of(
         layers=_once_each(layers),
         env=variables({"PATH": DEFAULT_PATH} | image.config.env, [each.environment for each in named]) | request.env,
         composed=[[each.tag, each.digest] for each in named],
+        workspace=None if workspace is None else workspace.digest,
         workdir=request.workdir or image.config.workdir or "/",
         user=image.config.user if request.user is None else request.user,
         command=_command(request, image),

@@ -86,6 +86,7 @@ def environment_on(source: SandboxRecord, request: CreateRequest) -> Environment
         image_digest=source.image_digest,
         layers=source.layers,
         composed=source.composed,
+        workspace=source.workspace,
         env=source.env | request.env,
         workdir=request.workdir or source.workdir,
         user=source.user if request.user is None else request.user,

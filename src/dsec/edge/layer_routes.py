@@ -86,6 +86,7 @@ class _Layers:
                 images=layers.images_with(found.digest),
                 sandboxes=self._core.users_of(found.digest),
                 environment=wire_environment(found.environment),
+                provenance=layers.provenance(found.digest),
             )
         )
 

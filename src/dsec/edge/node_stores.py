@@ -108,7 +108,10 @@ class NodeStores:
         tag, own = _tag_of(reference), self._images.layers.find(reference)
         self._images.layers.check_whole(own.digest)
         name, store = self.open(store_name)
-        record = TagRecord(digest=own.digest, at=self._clock(), by=self._config.node, environment=own.environment)
+        record = TagRecord(
+            digest=own.digest, at=self._clock(), by=self._config.node, environment=own.environment,
+            provenance=self._images.layers.provenance(own.digest),
+        )  # fmt: skip
         with self._images.holding([own.digest]):
             # Whoever may not have the tag learns it before gigabytes are sent.
             neighbours = await in_thread(lambda _: _prepared(store, tag, record, move=move))
@@ -143,7 +146,7 @@ class NodeStores:
         """
         choice = parse_layer_choice(reference)
         from_store, store = self.open(store_name)
-        digest, environment = choice.digest or "", LayerEnvironment()
+        digest, environment, provenance = choice.digest or "", LayerEnvironment(), None
         if choice.reference is not None:
             tag = choice.reference
             record = await in_thread(lambda _: read_tag(store, tag))
@@ -153,14 +156,16 @@ class NodeStores:
                     remedy=f"Pull @sha256:{choice.digest} without the tag",
                     digest=record.digest,
                 )
-            digest, environment = record.digest, record.environment
+            digest, environment, provenance = record.digest, record.environment, record.provenance
         name = str(choice.reference or choice)
         self._check_own(name, digest, move=move)
         layers = self._images.layers
 
         async def adopt(target: Path, manifest: LayerManifest, sparse: bool) -> LayerTag:
             put = layers.adopt_sparse if sparse else layers.adopt
-            return await put(target, manifest, name, environment)
+            adopted = await put(target, manifest, name, environment)
+            layers.note_provenance(digest, provenance)
+            return adopted
 
         async with self.turns.of(digest):
             with self._images.holding([digest]):

@@ -100,6 +100,8 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     """Exposed ones, with their tokens."""
     composed: list[list[str]] = []
     """What was laid over the image, bottom first: the tag that was asked for, and the digest that it meant."""
+    workspace: str | None = None
+    """Digest of that of them which is its workspace."""
 
     @property
     def whose(self) -> Whose:

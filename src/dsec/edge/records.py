@@ -22,7 +22,7 @@ from dsec.edge.record import ExecRecord, SandboxRecord
 from dsec.edge.runs import SCHEMA as RUNS_SCHEMA
 from dsec.edge.runs import Runs
 from dsec.edge.snapshot_records import SCHEMA as SNAPSHOTS_SCHEMA
-from dsec.edge.snapshot_records import snapshot_documents
+from dsec.edge.snapshot_records import pack_documents, snapshot_documents
 
 __all__ = ["CreateRecord", "Records"]
 
@@ -98,6 +98,7 @@ class Records:
         """All of them: every request of a job's holder looks here."""
         self.runs = Runs(self._db)
         self.snapshots = snapshot_documents(self._db)
+        self.packs = pack_documents(self._db)
         self._open: dict[str, set[str]] = {}
         """Execs without an outcome, by sandbox: what most questions about them are answered from."""
         for sandbox_id, exec_id in self._db.execute(_OPEN_EXECS):
@@ -251,7 +252,7 @@ class Records:
         if self.of_another_boot(boot_id):
             self._db.executescript(
                 "DELETE FROM live; DELETE FROM ended; DELETE FROM catalogued; DELETE FROM creates; DELETE FROM execs;"
-                "DELETE FROM jobs; DELETE FROM kept; DELETE FROM runs; DELETE FROM snapshots;"
+                "DELETE FROM jobs; DELETE FROM kept; DELETE FROM runs; DELETE FROM snapshots; DELETE FROM packs;"
             )
             self._jobs.clear()
         self._db.execute("DELETE FROM boot")

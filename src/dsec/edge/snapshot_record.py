@@ -53,7 +53,7 @@ def snapshot_info(record: SnapshotRecord, found: SnapshotState) -> SnapshotInfo:
 
 
 def args_like(record: SandboxRecord) -> dict[str, Any]:
-    """Fields of SandboxArgs: the same limits, variables, endpoints and network; no name, and no main process."""
+    """Fields of SandboxArgs: the same limits, variables, ways out and isolation; no name, and no main process."""
     demand = record.demand
     return {
         "image": record.image,
@@ -71,6 +71,7 @@ def args_like(record: SandboxRecord) -> dict[str, Any]:
         "labels": record.labels,
         "endpoints": {each.name: _endpoint(each) for each in record.endpoints},
         "network": "none" if record.network is None else msgspec.to_builtins(record.network),
+        "profile": record.profile,
     }
 
 

@@ -1,4 +1,4 @@
-"""The snapshots of this boot, in ``node.db``."""
+"""The snapshots of this boot, and what was packed of them, in ``node.db``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from dsec.edge.pack_record import PackRecord
 from dsec.edge.snapshot_record import SnapshotRecord
 
-__all__ = ["SCHEMA", "Documents", "snapshot_documents"]
+__all__ = ["SCHEMA", "Documents", "pack_documents", "snapshot_documents"]
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS snapshots (id TEXT PRIMARY KEY, at REAL NOT NULL, doc BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS packs (id TEXT PRIMARY KEY, at REAL NOT NULL, doc BLOB NOT NULL) WITHOUT ROWID;
 """
 
 T = TypeVar("T")
@@ -67,3 +69,16 @@ class SnapshotDocuments(Documents[SnapshotRecord]):
 def snapshot_documents(db: sqlite3.Connection) -> SnapshotDocuments:
     """Those of a database."""
     return SnapshotDocuments(db, "snapshots", SnapshotRecord)
+
+
+class PackDocuments(Documents[PackRecord]):
+    """Packings; they expire a day after they were asked for."""
+
+    def save(self, record: PackRecord) -> None:
+        """Commit one as it is now."""
+        self.put(record.id, record.at, record)
+
+
+def pack_documents(db: sqlite3.Connection) -> PackDocuments:
+    """Those of a database."""
+    return PackDocuments(db, "packs", PackRecord)

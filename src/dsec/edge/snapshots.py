@@ -70,6 +70,10 @@ class Snapshots:
         """
         self._check(asked)
         own = ids.snapshot_id(record.id, ids.check_key(asked.key))
+        return await self.take(own, record, keep_s=asked.keep_s, by=by)
+
+    async def take(self, own: str, record: SandboxRecord, *, keep_s: float, by: str) -> SnapshotRecord:
+        """Likewise under an ID of its own."""
         known = self._core.records.snapshots.get(own)
         if known is not None and known.found is not None:
             return known
@@ -85,7 +89,7 @@ class Snapshots:
         reconnects = self._core.link.reconnects
         self._asked.add(own)
         try:
-            found = await self._backend.snapshot(own, record.id, keep_ms=whole_ms(asked.keep_s))
+            found = await self._backend.snapshot(own, record.id, keep_ms=whole_ms(keep_s))
         except DSecError as error:
             same_link = self._core.link.connected and self._core.link.reconnects == reconnects
             if same_link or not isinstance(error, NodeError):

@@ -17,10 +17,11 @@ from urllib.parse import quote
 
 import msgspec
 
+from dsec.api.packing import Provenance
 from dsec.databases import check_format, open_tables
 from dsec.errors import ImageNotFound, NotFound
 
-__all__ = ["Catalogue", "Image", "ImageConfig", "LayerEnvironment", "LayerTag"]
+__all__ = ["Catalogue", "Image", "ImageConfig", "LayerEnvironment", "LayerTag", "Provenance"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS layers (digest TEXT PRIMARY KEY, bytes INTEGER NOT NULL, created_at REAL NOT NULL) STRICT;
@@ -44,6 +45,8 @@ CREATE TABLE IF NOT EXISTS image_parts (
 CREATE TABLE IF NOT EXISTS collapsed (
     parts TEXT PRIMARY KEY, digest TEXT NOT NULL REFERENCES layers ON DELETE CASCADE, created_at REAL NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS provenance (
+    digest TEXT PRIMARY KEY REFERENCES layers ON DELETE CASCADE, document TEXT NOT NULL) STRICT;
 """
 
 
@@ -309,6 +312,17 @@ class Catalogue:
         if size is None:
             raise NotFound(f"the catalogue has no layer {digest}")
         return size
+
+    def put_provenance(self, digest: str, provenance: Provenance) -> None:
+        """Remember where a layer comes from; the latest that is told counts."""
+        text = msgspec.json.encode(provenance).decode()
+        with self._lock:
+            self._db.execute("INSERT OR REPLACE INTO provenance VALUES (?, ?)", (digest, text))
+
+    def provenance(self, digest: str) -> Provenance | None:
+        """Where a layer comes from, if it was packed from a sandbox."""
+        text = self._one("SELECT document FROM provenance WHERE digest = ?", digest)
+        return None if text is None else msgspec.json.decode(text, type=Provenance)
 
     # Tags
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from pathlib import Path
 from typing import Literal, Self
 
+from dsec.api.packing import Provenance
 from dsec.errors import ImageNotFound, InvalidArgument
 from dsec.images.archives import archive_name, unpack_layout
 from dsec.images.build import DEFAULT_IMAGE, DefaultImage
@@ -22,6 +23,7 @@ from dsec.images.jobs import Jobs, Work, reported
 from dsec.images.layers import LayerBuilder, spool
 from dsec.images.node_layers import NodeLayers
 from dsec.images.oci import read_layout
+from dsec.images.packing import Packer, Packing
 from dsec.images.progress import OnProgress, Reporter
 from dsec.images.pulls import Pulls
 from dsec.images.references import (
@@ -36,6 +38,7 @@ from dsec.images.references import (
 from dsec.images.store import LayerStore, private_directory, sweep_stale
 from dsec.images.threads import in_thread
 from dsec.images.tools import Tools
+from dsec.layering.packing.report import Report
 
 __all__ = ["Images", "Pull"]
 
@@ -75,6 +78,7 @@ class Images:
         self._collapser = Collapser(*parts)
         self._importer = Importer(*parts, self._pulls, self._collapser.soon)
         self._layer_builder = LayerBuilder(*parts)
+        self._packer = Packer(*parts)
         self._default = DefaultImage(*parts)
         self._jobs = Jobs()
         self.copies = Copies(config.catalogue)
@@ -260,6 +264,14 @@ class Images:
         CapacityError, NodeError.
         """
         return await self._layer_builder.build(parse_layer(reference), archive, at, owner, environment)
+
+    async def pack_layer(self, asked: Packing) -> tuple[LayerTag, Provenance, Report]:
+        """Make a layer of a snapshot of a sandbox, which the node's runtime keeps, and let the tag mean it.
+
+        Nothing in it is trusted. Raises Unsupported (what no layer can hold), CapacityError, DeadlineExceeded,
+        NodeError.
+        """
+        return await self._packer.pack(asked)
 
     def resolve_layer(self, reference: str, kind: LayerKind | None = None) -> str:
         """Digest of a layer by tag or ``@sha256:DIGEST``; a tag must be of the ``kind``. As ``layers.find``."""

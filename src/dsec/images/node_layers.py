@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsec.errors import Conflict, ImageCorrupt, InvalidArgument, NotFound
-from dsec.images.catalogue import Catalogue, Image, ImageConfig, LayerEnvironment, LayerTag
+from dsec.images.catalogue import Catalogue, Image, ImageConfig, LayerEnvironment, LayerTag, Provenance
 from dsec.images.disk import full_disk_typed
 from dsec.images.holds import Holds
 from dsec.images.references import LayerChoice, LayerKind, parse_layer_choice
@@ -224,6 +224,15 @@ class NodeLayers:
                 remedy="Do this on a node that has it whole, or with the store itself (--store)",
                 digest=digest,
             )
+
+    def provenance(self, digest: str) -> Provenance | None:
+        """Where a layer comes from, if it was packed from a sandbox."""
+        return self._catalogue.provenance(digest)
+
+    def note_provenance(self, digest: str, provenance: Provenance | None) -> None:
+        """Remember what a store says of where a layer comes from."""
+        if provenance is not None:
+            self._catalogue.put_provenance(digest, provenance)
 
     def retag(self, tag: str, digest: str, environment: LayerEnvironment) -> LayerTag:
         """Let a tag mean a layer that is here."""

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from dsec.errors import ImageCorrupt, InvalidArgument
-from dsec.images.catalogue import LayerEnvironment
+from dsec.images.catalogue import LayerEnvironment, Provenance
 from dsec.images.references import LayerReference, parse_layer
 from dsec.images.store import LayerManifest, digest_of
 
@@ -56,6 +56,8 @@ class TagRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Node that published it."""
     environment: LayerEnvironment = LayerEnvironment()
     """What it brings to the environment of sandboxes."""
+    provenance: Provenance | None = None
+    """Where the layer comes from, if it was packed from a sandbox."""
     format: Literal["dsec.tag.v1"] = "dsec.tag.v1"
 
 

@@ -100,7 +100,6 @@ async def test_what_waits_and_is_awaited_is_refused_by_name() -> None:
         "run_microvm": _CLIENT.run_microvm(None),
         "run_vm": _CLIENT.run_vm(None),
         "snapshot": _SANDBOX.snapshot(memory=True),
-        "pack_diff": _SANDBOX.pack_diff("workspace/a:1"),
     }
     for name, call in calls.items():
         with pytest.raises(dsec.Unsupported) as raised:

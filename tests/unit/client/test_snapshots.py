@@ -63,3 +63,16 @@ def test_plain_python_forks_too(fake: FakeNode) -> None:
         children = [made.sandbox for made in sandbox.fork(2)]
         assert len({child.id for child in children if child is not None}) == 2
         assert len(client.snapshots.list()) == 1
+
+
+async def test_packing_says_what_is_asked(client: DSecClient) -> None:
+    """Residue, description and commands go with it; the answer has where it comes from."""
+    sandbox = await client.sandbox("image")
+    made = await sandbox.pack_diff("workspace/w:1", description="d", commands=("a", "b"), key="k")
+    assert (made.reference, made.provenance.description, made.provenance.commands) == (
+        "workspace/w:1",
+        "d",
+        ["a", "b"],
+    )
+    with pytest.raises(dsec.InvalidArgument):
+        await sandbox.pack_diff("workspace/w:1", key="not a key")

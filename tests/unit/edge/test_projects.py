@@ -48,6 +48,7 @@ async def test_another_projects_sandbox_does_not_exist(world: World) -> None:
                         body: dict[str, Any] = {"port": 80} if route.path.endswith("/ports") else {}
                         body = {"pty": {"rows": 1, "cols": 1}} if route.path.endswith("/resize") else body
                         body = {"key": "k"} if route.path.endswith("/snapshots") else body
+                        body = {"key": "k", "reference": "workspace/w:1"} if route.path.endswith("/pack") else body
                         body = {"network": "none"} if route.path.endswith("/network") else body
                         path += "?path=/x" if route.path.endswith("/files") else ""
                         errors.append(await failing(ask(api, "two", route.method, path, body)))

@@ -82,6 +82,7 @@ async def test_a_sandbox_that_begins_with_a_snapshot(world: World) -> None:
         fields: dict[str, Any] = {
             "env": {"A": "1"},
             "labels": {"l": "x"},
+            "profile": "strict",
             "memory_mib": (64, 512),
             "endpoints": {"a": "http://h:1/p"},
             "network": {"default": "allow", "max_connections": 7},
@@ -93,6 +94,7 @@ async def test_a_sandbox_that_begins_with_a_snapshot(world: World) -> None:
         new = await api.create(**one["args"])
         assert edge.core.live[new["id"]].network == Network(default="allow", max_connections=7)
         spec = world.runtime.sandboxes[new["id"]].spec
+        assert new["profile"] == spec["profile"] == "strict"
         assert (spec["from_snapshot"], spec["layers"]) == (one["id"], [LAYER])
         assert (new["from_snapshot"], new["env"], new["labels"], new["workdir"]) == (
             one["id"], {"A": "1"}, {"l": "x"}, "/w",

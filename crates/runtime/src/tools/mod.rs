@@ -1,5 +1,6 @@
 //! Image tools: outside of any sandbox, children of the keeper, so that they outlive edge and runtime.
 
+mod packing;
 mod templates;
 
 use std::cell::{Cell, RefCell};
@@ -115,7 +116,7 @@ pub async fn run(node: &Rc<Node>, params: &[u8], stream: &Stream) {
         Ok(asked) => asked,
         Err(error) => return stream.out.finish::<Empty>(Err(error)).await,
     };
-    let tool = match known(node, &asked.tool_id) {
+    let tool = match known(node, &asked.run.tool_id) {
         Some(tool) => tool,
         None if node.closing.get() => {
             let error = WireError::node("tool", "the node is being taken down");
@@ -126,11 +127,11 @@ pub async fn run(node: &Rc<Node>, params: &[u8], stream: &Stream) {
     stream.out.finish(tool.outcome().await).await;
 }
 
-async fn begin(node: &Rc<Node>, asked: &ToolRun) -> Rc<Tool> {
-    let tool = Rc::new(Tool::new(node.layout.tool(&asked.tool_id)));
+async fn begin(node: &Rc<Node>, asked: &Asked) -> Rc<Tool> {
+    let tool = Rc::new(Tool::new(node.layout.tool(&asked.run.tool_id)));
     node.tools
         .borrow_mut()
-        .insert(asked.tool_id.clone(), Rc::clone(&tool));
+        .insert(asked.run.tool_id.clone(), Rc::clone(&tool));
     match spawn(node, &tool, asked).await {
         Err(error) => tool.enter(Err(error)),
         // The kill came before there was anything to kill.
@@ -217,7 +218,7 @@ fn output(node: &Node, tool_id: &str) -> PathBuf {
     node.config.data_dir.join("tools").join(tool_id)
 }
 
-fn checked(node: &Node, asked: ToolRun) -> WireResult<ToolRun> {
+fn checked(node: &Node, asked: ToolRun) -> WireResult<Asked> {
     check::tool_id(&asked.tool_id)?;
     let words: Option<Vec<&str>> = asked
         .argv
@@ -228,12 +229,28 @@ fn checked(node: &Node, asked: ToolRun) -> WireResult<ToolRun> {
         data: &node.config.data_dir,
         python: node.config.python.as_deref(),
     };
-    let allowed = words.is_some_and(|words| templates::allows(&words, &bounds));
-    if allowed {
-        Ok(asked)
-    } else {
-        Err(WireError::invalid("not a command line of any image tool").with("field", "argv"))
+    match words.filter(|words| templates::allows(words, &bounds)) {
+        None => {
+            Err(WireError::invalid("not a command line of any image tool").with("field", "argv"))
+        }
+        Some(words) => {
+            let snapshot = packing::named(&words).map(str::to_owned);
+            if let Some(id) = &snapshot {
+                packing::check_kept(node, id)?;
+            }
+            Ok(Asked {
+                run: asked,
+                snapshot,
+            })
+        }
     }
+}
+
+/// A run that may be.
+struct Asked {
+    run: ToolRun,
+    /// It is about this snapshot.
+    snapshot: Option<String>,
 }
 
 /// The two output files, made afresh.
@@ -283,9 +300,16 @@ struct Positions {
     fds: Vec<(FdIndex, i32)>,
 }
 
-async fn spawn(node: &Node, tool: &Tool, asked: &ToolRun) -> WireResult<()> {
-    let (parcel, at) = parcel_of(node, tool, &asked.tool_id)
+async fn spawn(node: &Node, tool: &Tool, asked: &Asked) -> WireResult<()> {
+    let (mut parcel, mut at) = parcel_of(node, tool, &asked.run.tool_id)
         .map_err(|error| WireError::node("tool", error.to_string()))?;
+    let mut steps = vec![Step::Setsid, Step::JoinCgroups(at.join)];
+    if let Some(snapshot) = &asked.snapshot {
+        let written = packing::written(node, snapshot).await?;
+        at.fds.push((parcel.give(written), packing::DESCRIPTOR));
+        steps.extend(packing::steps());
+    }
+    let asked = &asked.run;
     let program = Exec {
         programs: asked.argv[..1].to_vec(),
         file: None,
@@ -300,7 +324,7 @@ async fn spawn(node: &Node, tool: &Tool, asked: &ToolRun) -> WireResult<()> {
             .map_err(|error| WireError::node("tag", error))?,
         plan: Some(Box::new(Plan {
             clone: Clone3::default(),
-            steps: vec![Step::Setsid, Step::JoinCgroups(at.join)],
+            steps,
             end: End::Exec(program),
         })),
         plan_fd: None,

@@ -42,13 +42,16 @@ enum Value {
 use Value::{AptOption, Hook, Layout, Own, Plain, Python, Source};
 use Word::{Any, Has, Is, May, MayFile, Rest};
 
+/// Whose changes become a layer.
+pub const SNAPSHOT: &str = "--snapshot";
+
 const HOOKS: [&str; 3] = [
     r#"rm -f "$1/etc/apt/apt.conf.d/99mmdebstrap""#,
     r#"sed -i -E 's/^([^:]*:[^:]*:)[0-9]+:/\1DAY:/' "$1/etc/shadow""#,
     r#"rm -f "$1"/etc/*- "$1"/var/log/*.log "$1/var/log/apt/"*"#,
 ];
 
-const TEMPLATES: [&[Word]; 4] = [
+const TEMPLATES: [&[Word]; 5] = [
     &[
         Is("skopeo"),
         Is("--debug"),
@@ -70,6 +73,15 @@ const TEMPLATES: [&[Word]; 4] = [
         Is("-m"),
         Is("dsec.layering"),
         Has("", Own),
+    ],
+    &[
+        Has("", Python),
+        Is("-P"),
+        Is("-m"),
+        Is("dsec.layering.packing"),
+        Has("", Own),
+        Is(SNAPSHOT),
+        Has("sn-", Plain),
     ],
     &[Is("apt-config"), Is("dump")],
     &[
@@ -217,6 +229,7 @@ mod tests {
             &format!("skopeo --debug --tmpdir /data/s copy {copy} docker://r.io/a/b:1 oci:/data/s/l:image"),
             &format!("skopeo --debug --tmpdir /data/s --insecure-policy copy {copy} --src-authfile /etc/auth --src-tls-verify=false docker-archive:/data/x.tar:a/b:1 oci:/data/s/l:image"),
             "/opt/dsec/bin/python3 -P -m dsec.layering /data/layers/.new-1",
+            "/opt/dsec/bin/python3 -P -m dsec.layering.packing /data/layers/.new-1 --snapshot sn-local-abc",
             "apt-config dump",
             "env LC_ALL=C.UTF-8 mmdebstrap --variant=minbase --format=tar --include=git,gcc bookworm /data/root.tar",
         ] {
@@ -234,6 +247,10 @@ mod tests {
             "/opt/dsec/bin/python3 -P -m dsec.layering /etc",
             "/opt/dsec/bin/python3 -P -m dsec.layering /data/../etc",
             "/opt/dsec/bin/python3 -P -m dsec.layering /data/l more",
+            "/opt/dsec/bin/python3 -P -m dsec.layering.packing /data/l --snapshot",
+            "/opt/dsec/bin/python3 -P -m dsec.layering.packing /data/l --snapshot sb-local-abc",
+            "/opt/dsec/bin/python3 -P -m dsec.layering.packing /data/l --snapshot sn-local-abc more",
+            "/opt/dsec/bin/python3 -P -m dsec.layering /data/l --snapshot sn-local-abc",
             "/opt/dsec/bin/python3 -P -m dsec.edge /data/l",
             "/opt/dsec/bin/python3 -m dsec.layering /data/l",
             "/tmp/python3 -P -m dsec.layering /data/l",

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dsec.cli.completing import sandbox_names
 from dsec.cli.printing import print_json, print_table, say
 from dsec.cli.session import Json, command, with_client
 from dsec.cli.values import age, pairs, size
 from dsec.errors import ImageCorrupt, InvalidArgument
 
 if TYPE_CHECKING:
+    from dsec.api.packing import PackedLayer
     from dsec.api.types import (
         LayerChecked,
         LayerCollected,
@@ -40,8 +42,22 @@ Move = Annotated[bool, typer.Option("--move", help="Also when the tag means anot
 
 
 def build(
-    source: Annotated[Path, typer.Argument(metavar="DIR|TAR", exists=True)],
-    reference: Annotated[str, typer.Argument(metavar="REF", help="workspace/NAME:VERSION, toolkit/…, base/…")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="[DIR|TAR] REF", help="What of; workspace/NAME:VERSION, toolkit/…, base/…")
+    ],
+    from_sandbox: Annotated[
+        str | None,
+        typer.Option(
+            "--from-sandbox", metavar="SANDBOX", help="Of what a live one has written.", autocompletion=sandbox_names
+        ),
+    ] = None,
+    leave_out: Annotated[
+        list[str] | None, typer.Option("--leave-out", metavar="PATTERN", help="With --from-sandbox: not these.")
+    ] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option("--keep", metavar="PATTERN", help="With --from-sandbox: these in any case.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="With --from-sandbox: caches, logs and the like too.")] = False,
     at: Annotated[str, typer.Option(help="Where in the sandbox it is laid.")] = "/",
     owner: Annotated[str, typer.Option(metavar="UID:GID", help="Whose the files are.")] = "0:0",
     env: Annotated[list[str] | None, typer.Option("--env", metavar="K=V", help="What it sets in sandboxes.")] = None,
@@ -53,7 +69,17 @@ def build(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a layer of a directory or a tar file; modes and times are kept."""
+    """Make a layer of a directory or a tar file, modes and times kept, or of what a live sandbox has written."""
+    if from_sandbox is not None:
+        if len(words) != 1 or at != "/" or owner != "0:0" or env or path_prepend or path_append:
+            raise InvalidArgument("with --from-sandbox there is REF, and --leave-out, --keep, --all")
+        _pack(from_sandbox, words[0], defaults=not all_, extra=leave_out or [], keep=keep or [], json=json)
+        return
+    if len(words) != 2 or leave_out or keep or all_:
+        raise InvalidArgument("name a directory or tar file and a layer, or say --from-sandbox")
+    source, reference = Path(words[0]), words[1]
+    if not source.exists():
+        raise InvalidArgument(f"there is no {source}")
 
     async def body(client: DSecClient) -> LayerInfo:
         return await client.layers.build(
@@ -67,6 +93,31 @@ def build(
     else:
         print(made.digest)
         say(f"{reference}: {size(made.size_bytes)}")
+
+
+def _pack(sandbox: str, reference: str, *, defaults: bool, extra: list[str], keep: list[str], json: bool) -> None:
+    from dsec.api.packing import Residue
+
+    residue = Residue(defaults=defaults, extra=extra, keep=keep)
+
+    async def body(client: DSecClient) -> PackedLayer:
+        return await (await client.get(sandbox)).pack_diff(reference, residue=residue)
+
+    made = with_client(body)
+    if json:
+        print_json(made)
+        return
+    print(made.digest)
+    say(f"{reference}: {size(made.size_bytes)}, {made.entries} files and directories, {made.whiteouts} removals")
+    if made.removed_files:
+        say(f"left out: {made.removed_files} files, {size(made.removed_bytes)}; --json lists them")
+
+
+def _packed(found: LayerDetail) -> str:
+    told = found.provenance
+    if told is None:
+        return ""
+    return f"{_ago(told.at)} from {told.sandbox_id} over {len(told.parents)} layers, by {told.by or 'unknown'}"
 
 
 def list_layers(store: OtherStore = None, json: Json = False) -> None:
@@ -138,6 +189,7 @@ def show(reference: Reference, json: Json = False) -> None:
         ("stores", " ".join(found.stores)),
         ("tags", " ".join(found.references)),
         ("brings", " ".join(brings)),
+        ("packed", _packed(found)),
         ("images", " ".join(found.images)),
         ("sandboxes", " ".join(found.sandboxes)),
     ]
