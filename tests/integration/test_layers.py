@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -194,3 +195,25 @@ async def test_a_removed_layer_stays_with_those_who_use_it(client: dsec.DSecClie
     async with client.sandbox(args) as sandbox:
         assert await sandbox.read("/work/file") == b"second"
     await client.layers.remove("workspace/passing:1")
+
+
+def _read_ahead() -> dict[str, str]:
+    """KiB of each mounted EROFS file system, also of other nodes' that come and go."""
+    found = {}
+    for each in Path("/sys/class/bdi").glob("erofs-*"):
+        with contextlib.suppress(FileNotFoundError):
+            found[each.name] = (each / "read_ahead_kb").read_text().strip()
+    return found
+
+
+async def test_the_kernel_reads_far_ahead_in_a_layer(node: RunningNode, tmp_path: Path) -> None:
+    """What a new layer is mounted as is read ahead by 512 KiB."""
+    tag = "workspace/read-ahead:1"
+    (tmp_path / "file").write_bytes(b"read-ahead")
+    async with node.client() as client:
+        await client.layers.build(tmp_path, tag, at="/work")
+        async with client.sandbox(IMAGE):
+            before = _read_ahead()
+            async with client.sandbox(IMAGE, workspace=tag):
+                assert "512" in [kib for name, kib in _read_ahead().items() if name not in before]
+        await client.layers.remove(tag)

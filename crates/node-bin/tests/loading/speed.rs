@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::layer::open;
 use super::node::Node;
 
-const SIZE: usize = 512 << 20;
+const SIZE: usize = 64 << 20;
 const MISSES: usize = 400;
 
 fn mib_s(bytes: usize, took: Duration) -> f64 {

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::gone::Gone;
+use super::read_ahead;
 use crate::kernel::mounts::{self, attr, Configuring};
 use crate::kernel::sys::check;
 
@@ -100,7 +101,8 @@ impl Layers {
         let found = self.find(digest)?;
         let target = self.mounts.join(digest);
         std::fs::create_dir_all(&target)?;
-        let mount = mount_erofs(&found, true).or_else(|_| mount_erofs(&found, false))?;
+        let mount = || mount_erofs(&found, true).or_else(|_| mount_erofs(&found, false));
+        let mount = read_ahead::mounted_with(mount)?;
         mounts::attach(&mount, &target)
     }
 

@@ -5,6 +5,7 @@
 mod gone;
 mod layers;
 mod pool;
+mod read_ahead;
 mod root;
 
 pub use gone::Gone;
