@@ -20,6 +20,8 @@ import msgspec
 from dsec.api.packing import Provenance
 from dsec.databases import check_format, open_tables
 from dsec.errors import ImageNotFound, NotFound
+from dsec.images.adopting import adopt_rows
+from dsec.images.entries import Image, ImageConfig, LayerEnvironment, LayerTag
 
 __all__ = ["Catalogue", "Image", "ImageConfig", "LayerEnvironment", "LayerTag", "Provenance"]
 
@@ -42,6 +44,9 @@ CREATE TABLE IF NOT EXISTS layer_tags (
 CREATE TABLE IF NOT EXISTS image_parts (
     reference TEXT NOT NULL REFERENCES images ON DELETE CASCADE, position INTEGER NOT NULL, digest TEXT NOT NULL,
     PRIMARY KEY (reference, position)) STRICT;
+CREATE TABLE IF NOT EXISTS image_blobs (
+    reference TEXT NOT NULL REFERENCES images ON DELETE CASCADE, blob TEXT NOT NULL, bytes INTEGER NOT NULL,
+    PRIMARY KEY (reference, blob)) STRICT;
 CREATE TABLE IF NOT EXISTS collapsed (
     parts TEXT PRIMARY KEY, digest TEXT NOT NULL REFERENCES layers ON DELETE CASCADE, created_at REAL NOT NULL
 ) STRICT;
@@ -50,57 +55,12 @@ CREATE TABLE IF NOT EXISTS provenance (
 """
 
 
-class ImageConfig(msgspec.Struct, frozen=True):
-    """What an image says about running it."""
-
-    env: dict[str, str] = {}
-    """Environment, in the image's order."""
-    user: str = ""
-    """USER[:GROUP], names or numbers; empty is root."""
-    workdir: str = "/"
-    """Working directory."""
-    entrypoint: tuple[str, ...] = ()
-    """Program that a command's words are handed to."""
-    cmd: tuple[str, ...] = ()
-    """Default command, or default words for the entrypoint."""
-
-
-class Image(msgspec.Struct, frozen=True):
-    """An imported or built image."""
-
-    reference: str
-    """Normalised name, such as ``docker.io/library/python:3.12``."""
-    digest: str
-    """``sha256:…`` of the image's OCI configuration."""
-    config: ImageConfig
-    layers: tuple[str, ...]
-    """Digests of its layers, the bottom one first."""
-    bytes: int
-    """Size of its layers on disk, shared ones included."""
-    created_at: float
-    """When it came to this node, seconds since 1970."""
-    parts: tuple[str, ...] = ()
-    """Digests of the layers that it came as, where some of them were made one; they need not be here any more."""
-
-
-class LayerEnvironment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a layer's tag brings to the environment of the sandboxes that it is in; no part of the layer's digest."""
-
-    env: dict[str, str] = {}
-    path_prepend: tuple[str, ...] = ()
-    """Directories that come before those of PATH, in this order."""
-    path_append: tuple[str, ...] = ()
-
-
-class LayerTag(msgspec.Struct, frozen=True):
-    """A user's layer."""
-
-    tag: str
-    """``KIND/NAME:VERSION``; ``@sha256:DIGEST`` of one that came by its digest alone."""
-    digest: str
-    bytes: int
-    created_at: float
-    environment: LayerEnvironment = LayerEnvironment()
+_COPIED = (
+    ("images", "digest, config, bytes, created_at"),
+    ("image_layers", "position, digest"),
+    ("image_parts", "position, digest"),
+    ("image_blobs", "blob, bytes"),
+)
 
 
 def _layer_tag(tag: str, digest: str, size: int, created_at: float, environment: str | None) -> LayerTag:
@@ -174,8 +134,13 @@ class Catalogue:
         ).fetchall()
         return tuple(digest for (digest,) in rows)
 
-    def put_image(self, reference: str, digest: str, config: ImageConfig, layers: Iterable[str]) -> Image:
-        """Let ``reference`` mean this image from now on; its layers must be in the catalogue."""
+    def put_image(
+        self, reference: str, digest: str, config: ImageConfig, layers: Iterable[str], blobs: Mapping[str, int] = {}
+    ) -> Image:
+        """Let ``reference`` mean this image from now on; its layers must be in the catalogue.
+
+        ``blobs``: those that it came as, and their bytes, where it was made of them here.
+        """
         chain = tuple(layers)
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
@@ -186,8 +151,32 @@ class Catalogue:
                 (reference, digest, msgspec.json.encode(config).decode(), size, self._clock()),
             )
             self._put_digests("image_layers", reference, chain)
+            rows = [(reference, blob, size) for blob, size in blobs.items()]
+            self._db.executemany("INSERT INTO image_blobs VALUES (?, ?, ?)", rows)
             self._images.pop(reference, None)
         return self.image(reference)
+
+    def same_image(self, reference: str, digest: str) -> Image | None:
+        """Let ``reference`` mean an image of this configuration that was made here of what it came as, if any was.
+
+        Its configuration's digest says all of its content: the layers that it has now are those that it would get.
+        """
+        with self._lock, self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            rows = self._db.execute(
+                "SELECT reference FROM images WHERE digest = ? AND reference IN (SELECT reference FROM image_blobs) "
+                "ORDER BY reference != ?, reference LIMIT 1",
+                (digest, reference),
+            ).fetchall()
+            if rows and rows[0][0] != reference:
+                self._db.execute("DELETE FROM images WHERE reference = ?", (reference,))
+                for table, columns in _COPIED:
+                    self._db.execute(
+                        f"INSERT INTO {table} SELECT ?, {columns} FROM {table} WHERE reference = ?",  # noqa: S608
+                        (reference, rows[0][0]),
+                    )
+                self._images.pop(reference, None)
+        return self.image(reference) if rows else None
 
     def _put_digests(
         self, table: Literal["image_layers", "image_parts"], reference: str, digests: Iterable[str]
@@ -261,6 +250,11 @@ class Catalogue:
         with self._lock:
             rows = self._db.execute("SELECT blob, bytes, digest FROM blobs JOIN diff_ids USING (diff_id)").fetchall()
         return {blob: (size, digest) for blob, size, digest in rows}
+
+    def image_blobs(self) -> Mapping[str, int]:
+        """The blobs that images came as → bytes; their layers need not be here any more."""
+        with self._lock:
+            return dict(self._db.execute("SELECT DISTINCT blob, bytes FROM image_blobs").fetchall())
 
     def blob_size(self, digest: str) -> int | None:
         """Bytes of the (compressed) blob that a layer came as from a registry; None where that is not known."""
@@ -382,28 +376,4 @@ class Catalogue:
         """Copy what another node's catalogue knows and this one does not; its layers must be in the shared store."""
         check_format(other, name="catalogue.db")
         with self._lock:
-            self._db.execute("ATTACH DATABASE ? AS other", (f"file:{quote(str(other))}?mode=ro",))
-            try:
-                with self._db:
-                    self._db.execute("BEGIN IMMEDIATE")
-                    new = self._db.execute(
-                        "SELECT reference FROM other.images "
-                        "WHERE reference NOT IN (SELECT reference FROM main.images)"
-                    ).fetchall()
-                    for table in ("layers", "diff_ids", "blobs", "images", "layer_tags", "collapsed"):
-                        # An earlier dsec's table may lack the last columns, or not be there.
-                        names = [row[1] for row in self._db.execute(f"PRAGMA other.table_info({table})")]
-                        if not names:
-                            continue
-                        columns = ", ".join(names)
-                        self._db.execute(
-                            f"INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {columns} FROM other.{table}"  # noqa: S608
-                        )
-                    for table in ("image_layers", "image_parts"):
-                        if self._db.execute(f"PRAGMA other.table_info({table})").fetchone() is not None:
-                            self._db.executemany(
-                                f"INSERT INTO main.{table} SELECT * FROM other.{table} WHERE reference = ?",  # noqa: S608
-                                new,
-                            )
-            finally:
-                self._db.execute("DETACH DATABASE other")
+            adopt_rows(self._db, other)

@@ -91,25 +91,48 @@ class Importer:
             self._pretend_known_blobs(layout, hold)
             await self._copy(source, layout, scratch, reference, report, tool_id)
             image = await in_thread(lambda _: read_layout(layout))
+            if (same := self._same(reference, image)) is not None:
+                return same
+            if self._uncover(layout, image):
+                await self._copy(source, layout, scratch, reference, report, tool_id)
+                image = await in_thread(lambda _: read_layout(layout))
             return await self._take(layout, image, reference, report)
 
     def _pretend_known_blobs(self, layout: Path, hold: Hold) -> None:
         # skopeo does not fetch a blob whose file is there already. Empty files of the right size stand for blobs
-        # whose layers are in the catalogue; their content is never read.
+        # whose layers are in the catalogue, or were and are part of a layer that images have; their content is never
+        # read.
         blobs = layout / "blobs" / "sha256"
         blobs.mkdir(parents=True, exist_ok=True)
         known = self._catalogue.blobs()
+        sizes = {**self._catalogue.image_blobs(), **{blob: size for blob, (size, _) in known.items()}}
         for file in blobs.iterdir():
-            found = file.stat()
-            if found.st_size and not found.st_blocks and f"sha256:{file.name}" not in known:
+            if _is_stand_in(file) and f"sha256:{file.name}" not in sizes:
                 file.unlink()  # stands for a layer that has been removed since
-        for blob, (size, digest) in known.items():
+        for _, digest in known.values():
             hold(digest)
+        for blob, size in sizes.items():
             fd = os.open(blobs / blob.removeprefix("sha256:"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.ftruncate(fd, size)
             finally:
                 os.close(fd)
+
+    def _same(self, reference: str, image: LayoutImage) -> Image | None:
+        """The image, if it was imported before, however its layers were put together since."""
+        same = self._catalogue.same_image(reference, image.digest)
+        if same is not None:
+            self._on_image(reference)
+        return same
+
+    def _uncover(self, layout: Path, image: LayoutImage) -> bool:
+        """Take away what stands for blobs that the image needs and whose layers are gone; whether there was any."""
+        known = self._catalogue.blobs()
+        gone = [blob_path(layout, each.blob) for each in image.layers if each.blob not in known]
+        covered = {path for path in gone if path.exists() and _is_stand_in(path)}
+        for path in covered:
+            path.unlink()
+        return bool(covered)
 
     async def _copy(
         self, source: str, layout: Path, scratch: Path, reference: str, report: Reporter, tool_id: str | None
@@ -150,6 +173,8 @@ class Importer:
 
     async def _take(self, layout: Path, image: LayoutImage, reference: str, report: Reporter) -> Image:
         """Make every layer that is missing, then record the image."""
+        if (same := self._same(reference, image)) is not None:
+            return same
         tally = Tally(reference, image, report)
         with self._holds.session() as hold:
             # How many are made at once is bounded for all imports together, in ``_layer``.
@@ -157,7 +182,8 @@ class Importer:
                 [partial(self._layer, layout, each, tally, hold) for each in image.layers],
                 at_once=max(1, len(image.layers)),
             )
-            made = self._catalogue.put_image(reference, image.digest, image.config, digests)
+            blobs = {each.blob: each.size for each in image.layers}
+            made = self._catalogue.put_image(reference, image.digest, image.config, digests, blobs)
             self._on_image(reference)
             return made
 
@@ -192,6 +218,11 @@ class Importer:
         hold(digest)
         self._catalogue.put_blob(layer.blob, layer.size, layer.diff_id)
         return digest
+
+
+def _is_stand_in(file: Path) -> bool:
+    found = file.stat()
+    return found.st_size > 0 and not found.st_blocks
 
 
 def _stalled(reference: str, stall_s: float) -> RegistryUnreachable:

@@ -113,9 +113,9 @@ async def misbehaving(status: int | None, headers: str = "", port: int = 0) -> A
         await server.wait_closed()
 
 
-def push(layout: Path, registry: str, name: str, creds: str | None = None) -> None:
-    """Put the image of an OCI layout into a registry."""
-    argv = ["skopeo", "--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"]
+def push(layout: Path, registry: str, name: str, creds: str | None = None, *, form: str = "oci") -> None:
+    """Put the image of an OCI layout into a registry; ``form`` is oci or v2s2 (Docker's own)."""
+    argv = ["skopeo", "--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false", "--format", form]
     argv += ["--dest-creds", creds] if creds else []
     subprocess.run([*argv, f"oci:{layout}", f"docker://{registry}/{name}"], check=True, env=os.environ, timeout=30)
 

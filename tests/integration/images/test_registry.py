@@ -105,6 +105,35 @@ async def test_layers_that_are_here_are_not_fetched_again(configure: Configure, 
         assert images.layer_path(app.layers[1]).is_dir()
 
 
+@pytest.mark.parametrize("form", ["oci", "v2s2"])
+async def test_a_collapsed_image_is_not_fetched_again(configure: Configure, tmp_path: Path, form: str) -> None:
+    """Its parts are gone: pulled anew, or under another name, it is the one that is here; changed, it is fetched."""
+    archives = [layer_archive([Member(name=f"file-{i}", data=b"%d" % i * 9_000)]) for i in range(6)]
+    with docker_registry(tmp_path / "server") as address:
+        for name, count in (("many:1", 6), ("many:2", 6), ("other:1", 4)):
+            layout = oci_layout(tmp_path / name.replace(":", "-"), archives[:count])
+            await asyncio.to_thread(push, layout, address, name, form=form)
+        tools = CountingTools()
+        async with Images(configure(insecure_registries=(address,)), tools) as images:
+            await images.resolve(f"{address}/many:1")
+            await images.settled()
+            image = images.get(f"{address}/many:1")
+            assert (len(image.layers), len(image.parts)) == (1, 6)
+            assert set(await images.prune()) == set(image.parts)
+            made = tools.ran.count("mkfs")
+            seen: list[Progress] = []
+            assert await images.resolve(image.reference, pull="always", progress=seen.append) == image
+            second = await images.resolve(f"{address}/many:2")
+            assert (second.layers, second.parts, second.digest) == (image.layers, image.parts, image.digest)
+            assert (tools.ran.count("pull"), tools.ran.count("mkfs")) == (3, made)
+            other = await images.resolve(f"{address}/other:1")
+            assert list(other.layers) == list(image.parts[:4])
+            assert (tools.ran.count("pull"), tools.ran.count("mkfs")) == (5, made + 4)
+            await asyncio.to_thread(push, tmp_path / "other-1", address, "many:1", form=form)
+            changed = await images.resolve(image.reference, pull="always")
+            assert changed.digest == other.digest
+
+
 async def test_a_mirror_serves_its_registry(configure: Configure, registry: str) -> None:
     """With a mirror for Docker Hub the name stays Docker Hub's and the bytes come from the mirror."""
     config = configure(insecure_registries=(registry,), mirrors={"docker.io": registry})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dsec.errors import ImageNotFound, NotFound
@@ -148,3 +150,27 @@ def test_a_layer_remembers_its_blob(catalogue: Catalogue) -> None:
     catalogue.put_blob("sha256:a", 40, "d1")
     catalogue.put_blob("sha256:b", 30, "d1")
     assert (catalogue.blob_size("l1"), catalogue.blob_size("l2")) == (30, None)
+
+
+def test_an_image_that_was_imported_before(tmp_path: Path) -> None:
+    """Under the same or another name it is the one that is here, as it is now; not one that nobody made here."""
+    with contextlib.closing(Catalogue(tmp_path / "catalogue.db")) as catalogue:
+        for each in ("a" * 64, "b" * 64, "c" * 64):
+            catalogue.put_layer(each, 10)
+        one, other = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+        catalogue.put_image("r/fetched:1", one, ImageConfig(), ["c" * 64])
+        assert catalogue.same_image("r/new:1", one) is None
+        blobs = {"sha256:" + "d" * 64: 5, "sha256:" + "e" * 64: 6}
+        catalogue.put_image("r/made:1", one, ImageConfig(cmd=("x",)), ["a" * 64, "b" * 64], blobs)
+        assert catalogue.replace_layers("r/made:1", ["a" * 64, "b" * 64], ["c" * 64])
+        made = catalogue.image("r/made:1")
+        assert catalogue.same_image("r/made:1", one) == made
+        catalogue.put_image("r/new:1", other, ImageConfig(), ["a" * 64], {"sha256:" + "f" * 64: 7})
+        assert catalogue.same_image("r/new:1", one) == msgspec.structs.replace(made, reference="r/new:1")
+        assert catalogue.image("r/new:1").parts == ("a" * 64, "b" * 64)
+        assert catalogue.image_blobs() == blobs
+        assert catalogue.same_image("r/new:1", other) is None
+        catalogue.remove_image("r/made:1")
+        assert catalogue.image_blobs() == blobs
+        catalogue.remove_image("r/new:1")
+        assert (catalogue.image_blobs(), catalogue.same_image("r/made:1", one)) == ({}, None)
