@@ -13,13 +13,10 @@ from pathlib import Path
 import structlog
 
 from dsec.errors import DSecError, ImageNotFound, NotFound
-from dsec.images.catalogue import Catalogue, Image
+from dsec.images.catalogue import Image
 from dsec.images.collapse_plan import Part, runs
-from dsec.images.config import ImagesConfig
-from dsec.images.erofs import make_layer
-from dsec.images.holds import Hold, Holds
-from dsec.images.store import LayerStore
-from dsec.images.tools import Tools
+from dsec.images.holds import Hold
+from dsec.images.workshop import Workshop
 from dsec.layering.making import FromLayers
 
 __all__ = ["Collapser"]
@@ -31,14 +28,12 @@ _MIB = 1 << 20
 class Collapser:
     """Collapses the images of one node, one at a time."""
 
-    def __init__(
-        self, config: ImagesConfig, tools: Tools, store: LayerStore, catalogue: Catalogue, holds: Holds
-    ) -> None:
-        self._config = config
-        self._tools = tools
-        self._store = store
-        self._catalogue = catalogue
-        self._holds = holds
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._config = workshop.config
+        self._store = workshop.store
+        self._catalogue = workshop.catalogue
+        self._holds = workshop.holds
         self._one = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
 
@@ -106,13 +101,8 @@ class Collapser:
         paths = self._whole(run)
         if paths is None:
             return run
-        digest, manifest = await make_layer(
-            self._tools,
-            self._store,
-            FromLayers(layers=[str(each) for each in paths]),
-            hold,
-            timeout_s=self._config.build_timeout_s,
-        )
+        source = FromLayers(layers=[str(each) for each in paths])
+        digest, manifest = await self._workshop.make_layer(source, hold)
         self._catalogue.put_collapsed(run, digest, manifest.size)
         return [digest]
 

@@ -19,7 +19,7 @@ from dsec.layering.job import JOB, Answer, Failed, Job
 from dsec.layering.making import FromDirectory, Made, Source
 from dsec.layering.placing import CHUNK_SIZE
 
-__all__ = ["build_layer", "make_layer"]
+__all__ = ["OnRead", "build_layer", "make_layer"]
 
 _MAX_ENTRIES = 4_000_000
 OnRead = Callable[[int], None]

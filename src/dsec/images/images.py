@@ -38,6 +38,7 @@ from dsec.images.references import (
 from dsec.images.store import LayerStore, private_directory, sweep_stale
 from dsec.images.threads import in_thread
 from dsec.images.tools import Tools
+from dsec.images.workshop import Workshop
 from dsec.layering.packing.report import Report
 
 __all__ = ["Images", "Pull"]
@@ -72,14 +73,14 @@ class Images:
         self._catalogue = Catalogue(config.catalogue)
         if shared is not None:
             self._catalogue.adopt(shared / "catalogue.db")
-        parts = (config, tools, self._store, self._catalogue, self._holds)
+        workshop = Workshop(config, tools, self._store, self._catalogue, self._holds)
         self.layers = NodeLayers(config.layers_dir, self._store, self._catalogue, self._holds)
         """Layers as the node's stores deal with them."""
-        self._collapser = Collapser(*parts)
-        self._importer = Importer(*parts, self._pulls, self._collapser.soon)
-        self._layer_builder = LayerBuilder(*parts)
-        self._packer = Packer(*parts)
-        self._default = DefaultImage(*parts)
+        self._collapser = Collapser(workshop)
+        self._importer = Importer(workshop, self._pulls, self._collapser.soon)
+        self._layer_builder = LayerBuilder(workshop)
+        self._packer = Packer(workshop)
+        self._default = DefaultImage(config, tools, self._store, self._catalogue, self._holds)
         self._jobs = Jobs()
         self.copies = Copies(config.catalogue)
         """Which stores have the layers, and when they were used last."""

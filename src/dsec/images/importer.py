@@ -20,19 +20,18 @@ from dsec.errors import (
     RegistryUnreachable,
 )
 from dsec.images import skopeo
-from dsec.images.catalogue import Catalogue, Image
-from dsec.images.config import ImagesConfig
-from dsec.images.erofs import make_layer
-from dsec.images.holds import Hold, Holds
+from dsec.images.catalogue import Image
+from dsec.images.holds import Hold
 from dsec.images.oci import LayoutImage, LayoutLayer, blob_path, read_layout
 from dsec.images.progress import Progress, Reporter
 from dsec.images.pulls import Pull, Pulls
 from dsec.images.references import ImageReference
-from dsec.images.store import LayerStore, private_directory
+from dsec.images.store import private_directory
 from dsec.images.tally import Tally
 from dsec.images.threads import in_thread
 from dsec.images.together import together
-from dsec.images.tools import ToolResult, Tools
+from dsec.images.tools import ToolResult
+from dsec.images.workshop import Workshop
 from dsec.layering.making import FromArchive
 from dsec.layering.tar_tree import TarOptions
 
@@ -45,25 +44,15 @@ _POLL_S = 0.25
 class Importer:
     """Imports images into one node's catalogue and store; ``on_image`` is called with each name that is imported."""
 
-    def __init__(
-        self,
-        config: ImagesConfig,
-        tools: Tools,
-        store: LayerStore,
-        catalogue: Catalogue,
-        holds: Holds,
-        pulls: Pulls,
-        on_image: Callable[[str], None],
-    ) -> None:
-        self._config = config
+    def __init__(self, workshop: Workshop, pulls: Pulls, on_image: Callable[[str], None]) -> None:
+        self._workshop = workshop
+        self._config = workshop.config
+        self._catalogue = workshop.catalogue
+        self._holds = workshop.holds
         self._pulls = pulls
-        self._tools = tools
-        self._store = store
-        self._catalogue = catalogue
-        self._holds = holds
         self._on_image = on_image
         self._layer_locks: dict[str, asyncio.Lock] = {}
-        self._slots = asyncio.Semaphore(config.parallel_layers)
+        self._slots = asyncio.Semaphore(self._config.parallel_layers)
 
     async def pull(self, source: ImageReference, reference: str, report: Reporter) -> Image:
         """Import from a registry under the name ``reference``. Errors: see ``Images.resolve``."""
@@ -140,7 +129,7 @@ class Importer:
         has_policy = await in_thread(lambda _: skopeo.POLICY.exists())
         argv = skopeo.copy_argv(source, layout, scratch, self._config, has_policy=has_policy)
         timeout_s = self._config.pull_timeout_s
-        run = self._tools.run("pull", argv, timeout_s=timeout_s, log=_refuse_429, tool_id=tool_id)
+        run = self._workshop.tools.run("pull", argv, timeout_s=timeout_s, log=_refuse_429, tool_id=tool_id)
         result = await self._unless_stalled(run, scratch, reference, report)
         if result.exit_code:
             raise skopeo.error_from_text(result.stderr, reference)
@@ -199,20 +188,16 @@ class Importer:
         return digest
 
     async def _make(self, layout: Path, layer: LayoutLayer, tally: Tally, hold: Hold) -> str:
-        built, manifest = await make_layer(
-            self._tools,
-            self._store,
-            FromArchive(
-                file=str(blob_path(layout, layer.blob)),
-                options=TarOptions(
-                    max_bytes=self._config.max_image_bytes, max_entries=self._config.max_entries, end_mark=False
-                ),
-                blob=layer.blob,
-                diff_id=layer.diff_id,
+        source = FromArchive(
+            file=str(blob_path(layout, layer.blob)),
+            options=TarOptions(
+                max_bytes=self._config.max_image_bytes, max_entries=self._config.max_entries, end_mark=False
             ),
-            hold,
-            timeout_s=self._config.build_timeout_s,
-            on_read=lambda done: tally.read(layer.blob, done),
+            blob=layer.blob,
+            diff_id=layer.diff_id,
+        )
+        built, manifest = await self._workshop.make_layer(
+            source, hold, on_read=lambda done: tally.read(layer.blob, done)
         )
         digest = self._catalogue.put_layer(built, manifest.size, diff_id=layer.diff_id)
         hold(digest)

@@ -7,15 +7,12 @@ from io import FileIO
 from pathlib import Path
 
 from dsec.errors import ImageCorrupt, InvalidArgument
-from dsec.images.catalogue import Catalogue, LayerEnvironment, LayerTag
-from dsec.images.config import ImagesConfig
+from dsec.images.catalogue import LayerEnvironment, LayerTag
 from dsec.images.disk import full_disk_typed
-from dsec.images.erofs import make_layer
-from dsec.images.holds import Holds
 from dsec.images.references import LayerReference
-from dsec.images.store import LayerStore, private_directory
+from dsec.images.store import private_directory
 from dsec.images.threads import in_thread
-from dsec.images.tools import Tools
+from dsec.images.workshop import Workshop
 from dsec.layering.making import FromArchive
 from dsec.layering.names import Parts, split_name
 from dsec.layering.tar_tree import TarOptions
@@ -30,14 +27,11 @@ _BATCH = 4 << 20
 class LayerBuilder:
     """Builds ``workspace/…`` and ``toolkit/…`` layers on this node."""
 
-    def __init__(
-        self, config: ImagesConfig, tools: Tools, store: LayerStore, catalogue: Catalogue, holds: Holds
-    ) -> None:
-        self._config = config
-        self._tools = tools
-        self._store = store
-        self._catalogue = catalogue
-        self._holds = holds
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._config = workshop.config
+        self._catalogue = workshop.catalogue
+        self._holds = workshop.holds
 
     async def build(
         self,
@@ -63,9 +57,7 @@ class LayerBuilder:
             spooled = scratch / "archive"
             await spool(archive, spooled, self._config.max_image_bytes)
             source = FromArchive(file=str(spooled), options=options, private=True)
-            digest, manifest = await make_layer(
-                self._tools, self._store, source, hold, timeout_s=self._config.build_timeout_s
-            )
+            digest, manifest = await self._workshop.make_layer(source, hold)
             self._catalogue.put_layer(digest, manifest.size)
             return self._catalogue.put_tag(str(reference), digest, environment)
 

@@ -10,14 +10,12 @@ import msgspec
 
 from dsec.api.packing import Provenance
 from dsec.errors import DeadlineExceeded, NodeError, error_from_wire
-from dsec.images.catalogue import Catalogue, LayerEnvironment, LayerTag
-from dsec.images.config import ImagesConfig
+from dsec.images.catalogue import LayerEnvironment, LayerTag
 from dsec.images.disk import disk_full, full_disk_typed
-from dsec.images.holds import Holds
 from dsec.images.references import LayerReference
-from dsec.images.store import FORMAT, Blob, LayerManifest, LayerStore, digest_of
+from dsec.images.store import FORMAT, Blob, LayerManifest, digest_of
 from dsec.images.threads import in_thread
-from dsec.images.tools import Tools
+from dsec.images.workshop import Workshop
 from dsec.layering.packing.job import JOB, Answer, Packed, PackFailed, PackJob
 from dsec.layering.packing.report import Report
 from dsec.layering.packing.residue import DEFAULT_RULES, Rule, Rules
@@ -43,14 +41,12 @@ class Packing(msgspec.Struct, frozen=True, kw_only=True):
 class Packer:
     """Packs ``workspace/…`` and ``toolkit/…`` layers on this node."""
 
-    def __init__(
-        self, config: ImagesConfig, tools: Tools, store: LayerStore, catalogue: Catalogue, holds: Holds
-    ) -> None:
-        self._config = config
-        self._tools = tools
-        self._store = store
-        self._catalogue = catalogue
-        self._holds = holds
+    def __init__(self, workshop: Workshop) -> None:
+        self._config = workshop.config
+        self._tools = workshop.tools
+        self._store = workshop.store
+        self._catalogue = workshop.catalogue
+        self._holds = workshop.holds
 
     async def pack(self, asked: Packing) -> tuple[LayerTag, Provenance, Report]:
         """See ``Images.pack_layer``."""
