@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from dsec.client.file_records import FileEvent, FileInfo
     from dsec.client.jobs import Job
     from dsec.client.ports import Url
+    from dsec.client.protecting import ProtectedPath
     from dsec.client.results import (
         Created,
         ExecResult,
@@ -169,6 +170,7 @@ __all__ = [
     "Paused",
     "PlatformError",
     "ProofOfDeath",
+    "ProtectedPath",
     "ProtocolError",
     "Pty",
     "QuotaExceeded",
@@ -219,6 +221,7 @@ _CLIENT = {
     "Output": "dsec.client.results",
     "PIPE": "dsec.client.sandbox",
     "ProofOfDeath": "dsec.client.results",
+    "ProtectedPath": "dsec.client.protecting",
     "Sandbox": "dsec.client.sandbox",
     "SandboxArgs": "dsec.client.args",
     "Session": "dsec.client.session",

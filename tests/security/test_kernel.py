@@ -168,14 +168,18 @@ for name, number in dict(getpid=20, mount=21, unshare=310, keyctl=288).items():
 
 
 async def test_sockets(sandbox: dsec.Sandbox, user: str) -> None:
-    """Sockets of every odd family, raw and packet sockets, and those that load kernel modules."""
-    # The filter lets through unix, IPv4, IPv6 and netlink; raw ones need CAP_NET_RAW, which nobody has.
+    """Sockets of every odd family, raw and packet sockets, those that load modules, the kernel's device events."""
+    # The filter lets through unix, IPv4, IPv6 and two netlink protocols; raw ones need CAP_NET_RAW, which nobody has.
     found = await attempts(
         sandbox,
         """
 for name, arguments in dict(vsock=(40, 1, 0), packet=(17, 3, 0), raw=(2, 3, 1), raw6=(10, 3, 58), ping=(2, 2, 1),
         alg=(38, 5, 0), tipc=(30, 1, 0), can=(29, 3, 1), bluetooth=(31, 3, 1), xdp=(44, 3, 0), smc=(43, 1, 0),
-        kcm=(41, 2, 0), qrtr=(42, 2, 0), rds=(21, 5, 0), rxrpc=(33, 2, 0), nfc=(39, 5, 1), x25=(9, 5, 0)).items():
+        kcm=(41, 2, 0), qrtr=(42, 2, 0), rds=(21, 5, 0), rxrpc=(33, 2, 0), nfc=(39, 5, 1), x25=(9, 5, 0),
+        sctp=(2, 1, 132), sctp6=(10, 5, 132), dccp=(2, 6, 33), l2tp=(2, 2, 115), udplite=(2, 2, 136),
+        smc_ip=(2, 1, 256), uevent=(16, 2, 15), audit=(16, 3, 9), netfilter=(16, 3, 12), generic=(16, 3, 16),
+        connector=(16, 2, 11),
+        crypto=(16, 3, 21), xfrm=(16, 3, 6), scsi=(16, 3, 18), iscsi=(16, 3, 8), rdma=(16, 3, 20)).items():
     attempt(name, lambda: socket.socket(*arguments).fileno())
 """,
         user,
@@ -240,7 +244,7 @@ def raise_limit(which):
         resource.setrlimit(which, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     except ValueError:
         raise OSError(errno.EPERM, "")
-for name in ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_NPROC"):
+for name in ("RLIMIT_NOFILE", "RLIMIT_MEMLOCK", "RLIMIT_NPROC"):
     attempt(name, raise_limit, getattr(resource, name))
 attempt("nice", os.setpriority, 0, 0, -20)
 attempt("real time", lambda: os.sched_setscheduler(0, 1, os.sched_param(1)))
@@ -301,9 +305,13 @@ main, terminal = os.openpty()
 attempt("TIOCSTI", fcntl.ioctl, terminal, 0x5412, b"x")
 attempt("TIOCSTI high", lambda: call(16, terminal, (1 << 32) | 0x5412, b"x"))
 attempt("TIOCLINUX", fcntl.ioctl, terminal, 0x541C, b"\\x02")
-immutable = struct.pack("q", 0x10)
 open("/tmp/mine", "w").close()
-attempt("immutable", fcntl.ioctl, os.open("/tmp/mine", os.O_RDONLY), 0x40086602, immutable)
+mine = os.open("/tmp/mine", os.O_RDWR)
+for name, flag in dict(immutable=0x10, append=0x20, no_cow=0x800000, compressed=4).items():
+    attempt(name, fcntl.ioctl, mine, 0x40086602, struct.pack("q", flag))
+for name, command in dict(xfs_swapext=0xC0C0586D, xfs_attributes=0x401C5820, ext4_move_ext=0xC028660F,
+                          xfs_freeze=0xC0045877, xfs_bulkstat=0xC0205865).items():
+    attempt(name, fcntl.ioctl, mine, command, bytearray(4096), True)
 """,
         user,
     )

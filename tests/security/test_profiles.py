@@ -240,3 +240,12 @@ async def test_default_has_no_user_namespaces(client: dsec.DSecClient) -> None:
     for profile in ("default", "strict"):
         async with client.sandbox(IMAGE, profile=profile) as sandbox:
             assert (await sandbox.exec("unshare", "-Ur", "true")).exit_code != 0
+
+
+async def test_a_fork_is_held_as_what_it_is_of(strict: dsec.Sandbox) -> None:
+    """A fork of a strict sandbox is strict: nothing is loosened by copying."""
+    (made,) = await strict.fork(1).all()
+    assert made.sandbox is not None, made.error
+    async with made.sandbox as fork:
+        assert (await fork.info()).profile == "strict"
+        assert (await status(fork))["NoNewPrivs"] == "1"

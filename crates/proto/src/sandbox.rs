@@ -51,6 +51,9 @@ pub struct SandboxSpec {
     /// What it may reach; without one it has no network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressTable>,
+    /// Paths that nobody inside can change, move away or cover.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub protected: Vec<String>,
 }
 
 /// Answer to `sandbox.create`.

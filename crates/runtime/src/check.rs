@@ -210,6 +210,7 @@ pub fn sandbox(spec: &SandboxSpec, node: &str) -> WireResult<()> {
     within("lifetime_ms", spec.lifetime_ms, 1, MAX_MS)?;
     host_name(&spec.hostname)?;
     profile(&spec.profile)?;
+    crate::protected::check(&spec.protected)?;
     spec.job.as_deref().map_or(Ok(()), job)?;
     spec.from_disk.as_deref().map_or(Ok(()), sandbox_id)?;
     let from = spec.from_snapshot.as_deref();

@@ -32,6 +32,7 @@ pub mod plans;
 pub mod probe;
 mod probe_filling;
 pub mod profiles;
+pub mod protected;
 pub mod recover;
 pub mod sandbox;
 pub mod serve;

@@ -10,6 +10,7 @@ use crate::check::known_user;
 use crate::config::RANGE;
 use crate::kernel::mounts::attr;
 use crate::profiles::{Profile, MASKED, READ_ONLY};
+use crate::protected;
 
 /// Descriptors of a leaf: where to be born, what to join.
 pub struct Entry {
@@ -35,6 +36,8 @@ pub struct InitParts {
     pub sysfs: FdIndex,
     /// (path, file) bound over the layers' own.
     pub files: Vec<(&'static str, FdIndex)>,
+    /// Paths that nobody inside can change.
+    pub protected: Vec<String>,
     /// Size of /dev/shm.
     pub shm_bytes: u64,
     /// Host name.
@@ -116,6 +119,7 @@ fn tree(profile: &Profile, parts: &InitParts) -> Tree {
             .map(|path| optional(path, Source::ReadOnly)),
     );
     mounts.extend(MASKED.iter().map(|path| optional(path, Source::Masked)));
+    mounts.extend(protected::mounts(&parts.protected));
     Tree {
         root: parts.overlay,
         mounts,

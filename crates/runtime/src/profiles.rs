@@ -114,7 +114,8 @@ impl Profile {
 
     pub(crate) fn rlimits(&self) -> Step {
         let files = (libc::RLIMIT_NOFILE, self.descriptors, self.descriptors);
-        Step::Rlimits(vec![files, (libc::RLIMIT_CORE, 0, 0)])
+        // 1, not 0: with that alone the kernel does not start the machine's `core_pattern` program either.
+        Step::Rlimits(vec![files, (libc::RLIMIT_CORE, 1, 1)])
     }
 
     pub(crate) fn filter(&self) -> Step {

@@ -107,7 +107,8 @@ impl Builder<'_> {
                 let tree = new_mount(kind, options, attributes)?;
                 attach(tree.as_fd(), target, "").doing(|| format!("move the new {kind} here"))
             }
-            Source::ReadOnly => read_only(target),
+            Source::ReadOnly => bind(target, true),
+            Source::Pinned => bind(target, false),
             Source::Masked => self.mask(target),
         }
     }
@@ -142,7 +143,7 @@ impl Builder<'_> {
                 Some(kind_of(file).doing(|| "look at the source")?)
             }
             Source::New { .. } => Some(Kind::Directory),
-            Source::ReadOnly | Source::Masked => None,
+            Source::ReadOnly | Source::Pinned | Source::Masked => None,
         })
     }
 
@@ -182,10 +183,12 @@ impl Builder<'_> {
     }
 }
 
-fn read_only(target: BorrowedFd<'_>) -> Result<(), Fault> {
+fn bind(target: BorrowedFd<'_>, read_only: bool) -> Result<(), Fault> {
     let tree = cloned(target, true).doing(|| "clone the tree")?;
-    let flag = u64::from(MountAttrFlags::MOUNT_ATTR_RDONLY.bits());
-    sys::mount_setattr(tree.as_fd(), flag, true).doing(|| "make the tree read-only")?;
+    if read_only {
+        let flag = u64::from(MountAttrFlags::MOUNT_ATTR_RDONLY.bits());
+        sys::mount_setattr(tree.as_fd(), flag, true).doing(|| "make the tree read-only")?;
+    }
     attach(tree.as_fd(), target, "").doing(|| "cover the tree")
 }
 

@@ -202,6 +202,8 @@ pub enum Source {
     },
     /// A read-only bind of the target onto itself.
     ReadOnly,
+    /// A bind of the target onto itself: as it was, but it cannot be renamed or removed.
+    Pinned,
     /// Nothing to see: a file is covered by /dev/null, a directory by one empty read-only tmpfs.
     Masked,
 }

@@ -166,6 +166,7 @@ class CreateRequest(_Request, frozen=True, kw_only=True):
     exec_timeout_s: float | None = None
     qos: str = "latency"
     profile: str = "default"
+    protected: tuple[str, ...] = ()
     labels: dict[str, str] = {}
     name: str | None = None
     job: str | None = None
@@ -246,6 +247,8 @@ class SandboxInfo(_Answer, frozen=True, kw_only=True):
     main_exec_id: str | None = None
     network: str = "none"
     profile: str = "default"
+    protected: list[str] = []
+    """Paths that nobody inside can change."""
     started_at: float | None = None
     ended_at: float | None = None
     cause: str | None = None

@@ -111,6 +111,8 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: list[EndpointSpec] = []
     egress: dict[str, Any] | None = None
     """A compiled network policy, ``dsec.network.EgressTable``."""
+    protected: list[str] = []
+    """Paths that nobody inside can change."""
 
 
 class EndpointCount(msgspec.Struct, frozen=True, kw_only=True):

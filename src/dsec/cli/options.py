@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cpus", "DetachKeys", "Disk", "EndpointOption", "Env", "EnvFile", "IdleTimeout", "Interactive", "LabelOption",
-    "LabelsWanted", "Lifetime", "Memory", "Name", "NetworkOption", "PidsLimit", "ProfileOption", "Pull", "SandboxRef",
-    "SandboxRefs", "ShmSize", "Toolkit", "Tty", "User", "Workdir", "Workspace", "sandbox_args",
+    "LabelsWanted", "Lifetime", "Memory", "Name", "NetworkOption", "PidsLimit", "ProfileOption", "Protect", "Pull",
+    "SandboxRef", "SandboxRefs", "ShmSize", "Toolkit", "Tty", "User", "Workdir", "Workspace", "sandbox_args",
 ]  # fmt: skip
 
 Interactive = Annotated[bool, typer.Option("-i", "--interactive", help="Pass standard input on.")]
@@ -36,6 +36,9 @@ PidsLimit = Annotated[int, typer.Option("--pids-limit", help="Most processes and
 ShmSize = Annotated[str, typer.Option("--shm-size", metavar="SIZE", help="Size of /dev/shm.")]
 NetworkOption = Annotated[str, typer.Option("--network", help="none, open, GROUP[,GROUP], or @FILE.json.")]
 ProfileOption = Annotated[str, typer.Option("--profile", help="How it is isolated: default, strict or nested.")]
+Protect = Annotated[
+    list[str] | None, typer.Option("--protect", metavar="PATH", help="Not even root inside can change it.")
+]
 LabelsWanted = Annotated[
     list[str] | None, typer.Option("-l", "--label", metavar="K=V", help="All that have this label.")
 ]
@@ -69,6 +72,7 @@ def sandbox_args(
     shm_size: str,
     network: str,
     profile: str,
+    protect: list[str] | None,
     endpoint: list[str] | None,
     label: list[str] | None,
     workspace: str | None,
@@ -99,6 +103,7 @@ def sandbox_args(
         shm_mib=values.mib(shm_size),
         network=values.network(network),
         profile=profile,
+        protected=protect or [],
         endpoints=values.pairs(endpoint or [], what="endpoint"),
         labels=values.labels(label or []),
         workspace=workspace,

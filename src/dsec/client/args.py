@@ -49,6 +49,7 @@ class SandboxFields(TypedDict, total=False):
     exec_timeout_s: float | None
     qos: str
     profile: str
+    protected: Sequence[str]
     labels: Mapping[str, str]
     name: str | None
     from_disk: str | None
@@ -69,6 +70,7 @@ class SandboxArgs:
     Limits (``cpu``, ``memory_mib``, ``disk_mib``, ``pids``): a number is the limit, a pair is (request, limit); the
     node admits requests. ``pty`` and ``stdin`` are the main process's (``command``). Times in seconds.
     ``profile``: how it is isolated, ``default``, ``strict`` or ``nested`` (docs/security.md).
+    ``protected``: paths of the image that not even root inside can change, move away or cover (``verify_protected``).
     ``from_disk``: ID of a sandbox that was stopped with ``keep="disk"``; the new one, of the same image, begins
     with a copy of what it had written, and with its environment. ``from_snapshot``: likewise the ID of a snapshot,
     whose ``args`` have the rest. ``endpoints``: name → URL on the trusted side, or
@@ -100,6 +102,7 @@ class SandboxArgs:
     exec_timeout_s: float | None = None
     qos: str = "latency"
     profile: str = "default"
+    protected: tuple[str, ...] = ()
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     name: str | None = None
     from_disk: str | None = None
@@ -166,7 +169,7 @@ def _put(given: dict[str, Any], name: str, value: Any) -> None:
 def _checked(name: str, value: Any) -> Any:
     if name in ("cpu", "memory_mib", "disk_mib", "pids"):
         return _limit(name, value)
-    if name in ("toolkits", "mounts"):
+    if name in ("toolkits", "mounts", "protected"):
         if isinstance(value, str):
             raise InvalidArgument(f"{name} is a sequence of strings, not one string")
         return tuple(value)

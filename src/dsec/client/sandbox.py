@@ -23,6 +23,7 @@ from dsec.client.link import Link
 from dsec.client.logs import LogEvent, read_logs
 from dsec.client.owned import disown, own_exec
 from dsec.client.ports import Url, url_of
+from dsec.client.protecting import ProtectedPath, verify
 from dsec.client.results import ExecResult, ProofOfDeath, Stopped
 from dsec.client.running import ExecRequest, Run
 from dsec.client.session import SessionOpening
@@ -267,6 +268,14 @@ class Sandbox:
         """``files.write``."""
         return await self.files.write(path, data, mode=mode, parents=parents, user=user)
 
+    async def verify_protected(self, expected: Mapping[str, str] | None = None) -> list[ProtectedPath]:
+        """Read its protected paths anew and give their digests, compared with ``expected`` (path → digest).
+
+        Digests to expect: those of a fresh sandbox of the same layers. Raises InvalidArgument for a path that is not
+        protected here, FileError when something cannot be read.
+        """
+        return await verify(self.files, (await self.info()).protected, expected)
+
     # Ways in and out
 
     async def expose(self, port: int) -> Url:
@@ -385,8 +394,8 @@ class Sandbox:
     ) -> Forking:  # fmt: skip
         """``n`` sandboxes that begin with a copy of what it has written, all of the same moment; each as it is ready.
 
-        They have its image, layers, limits, variables, labels, ways out and profile unless ``fields`` (those of
-        SandboxArgs) say otherwise, and its job where this object has one; no name, and no main process without
+        They have its image, layers, limits, variables, labels, ways out, profile and protected paths unless ``fields``
+        (those of SandboxArgs) say otherwise, and its job where this object has one; no name, and no main process without
         ``command=``. What one writes no other sees, and nothing is copied before it is written. An error of one is in
         its Created. The same ``key`` gives the same sandboxes.
         """

@@ -286,6 +286,7 @@ class Creates:
             network=network,
             egress=egress,
             profile=request.profile,
+            protected=list(request.protected),
             pty=request.pty,
             stdin=request.stdin,
             main_exec_id=None if environment.command is None else main_exec_id(attempt.sandbox_id),

@@ -31,6 +31,7 @@ _MOST_ENV_BYTES = 1 << 20
 _MOST_LABELS, _LABEL_LENGTH = 64, 256
 _DEADLINE_S = 86400.0
 _PATH_MAX = 4096
+_MOST_PROTECTED, _PROTECTED_LENGTH = 32, 1024
 _USER = re.compile(r"(?=.{1,256}\Z)[!-.0-9;-~]+(:[!-.0-9;-~]+)?")
 """As the runtime checks it: printable, no slash, at most one colon."""
 PROFILES = ("default", "strict", "nested")
@@ -134,6 +135,7 @@ def check_create(request: CreateRequest, config: NodeConfig) -> None:
         raise Unsupported(
             f"profile={request.profile[:80]!r}: there is no such profile", remedy=f"Use one of {', '.join(PROFILES)}"
         )
+    check_protected(request.protected)
     if not 0 <= request.shm_mib <= 2**20:
         raise InvalidArgument(f"shm_mib must be between 0 and {2**20}, not {request.shm_mib:g}")
     if request.workdir is not None and not _is_absolute_path(request.workdir):
@@ -148,6 +150,22 @@ def check_create(request: CreateRequest, config: NodeConfig) -> None:
         raise InvalidArgument("pty and stdin are the main process's, and there is none", remedy="Say command=")
     check_env(request.env)
     _check_labels(request.labels)
+
+
+def check_protected(paths: tuple[str, ...]) -> None:
+    """Raise InvalidArgument for what cannot be protected; the runtime finds out whether it is there."""
+    if len(paths) > _MOST_PROTECTED:
+        raise InvalidArgument(f"more than {_MOST_PROTECTED} protected paths")
+    for path in paths:
+        parts = path[1:].split("/")
+        plain = (
+            _is_absolute_path(path) and not {"", ".", ".."} & set(parts) and len(path.encode()) <= _PROTECTED_LENGTH
+        )
+        if not plain or parts[0] in ("proc", "sys", "dev"):
+            raise InvalidArgument(
+                f"{path[:80]!r} cannot be protected",
+                remedy="Name absolute paths without dots, outside of /proc, /sys and /dev",
+            )
 
 
 def _is_absolute_path(path: str) -> bool:

@@ -96,6 +96,8 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     """What had come of it in the end."""
     profile: str = "default"
     """How it is isolated."""
+    protected: list[str] = []
+    """Paths that nobody inside can change."""
     ports: dict[int, str] = {}
     """Exposed ones, with their tokens."""
     composed: list[list[str]] = []
@@ -214,6 +216,7 @@ def info_of(record: SandboxRecord, use: Usage | None = None) -> SandboxInfo:
         user=record.user or None,
         command=record.command,
         profile=record.profile,
+        protected=record.protected,
         main_exec_id=record.main_exec_id,
         started_at=record.started_at,
         ended_at=record.ended_at,

@@ -72,6 +72,7 @@ def args_like(record: SandboxRecord) -> dict[str, Any]:
         "endpoints": {each.name: _endpoint(each) for each in record.endpoints},
         "network": "none" if record.network is None else msgspec.to_builtins(record.network),
         "profile": record.profile,
+        "protected": record.protected,
     }
 
 

@@ -253,6 +253,7 @@ def sandbox_spec(record: SandboxRecord) -> SandboxSpec:
         from_snapshot=record.from_snapshot,
         endpoints=record.endpoints,
         egress=record.egress,
+        protected=record.protected,
     )
 
 

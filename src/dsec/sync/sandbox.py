@@ -142,6 +142,7 @@ class Sandbox(Mirror[sandbox.Sandbox]):
     events = blocking(sandbox.Sandbox.events)
     network = blocking(sandbox.Sandbox.network)
     open_session = blocking_as(Session, sandbox.Sandbox.open_session)
+    verify_protected = blocking(sandbox.Sandbox.verify_protected)
     expose = blocking(sandbox.Sandbox.expose)
     unexpose = blocking(sandbox.Sandbox.unexpose)
     ports = blocking(sandbox.Sandbox.ports)

@@ -180,6 +180,7 @@ impl Node {
             from_snapshot: None,
             endpoints: Vec::new(),
             egress: None,
+            protected: Vec::new(),
         }
     }
 

@@ -35,6 +35,7 @@ fn requests() {
         from_snapshot: None,
         endpoints: vec![endpoint()],
         egress: Some(table()),
+        protected: Vec::new(),
     };
     let net = NetSet {
         sandbox_id: SANDBOX.into(),

@@ -44,6 +44,7 @@ fn a_sandbox() -> SandboxSpec {
         from_snapshot: None,
         endpoints: Vec::new(),
         egress: None,
+        protected: Vec::new(),
     }
 }
 

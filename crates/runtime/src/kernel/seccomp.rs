@@ -18,6 +18,14 @@ const TIOCLINUX: u32 = 0x541C;
 /// The second byte of an ioctl of btrfs. The pool is within reach by the node's files in /etc: whoever has one of them open
 /// could have all of the pool written out, its neighbours' data too, or look around in it.
 const BTRFS: (u32, u32) = (0xFF00, 0x9400);
+/// The second byte of an ioctl of XFS, and of what any filesystem took over from it (freezing, trimming, attributes):
+/// XFS_IOC_SWAPEXT, which exchanges the extents of files, is one.
+const XFS: (u32, u32) = (0xFF00, 0x5800);
+/// Only looks.
+const FS_IOC_FSGETXATTR: u32 = 0x801C_581F;
+/// Attributes of files: without copy on write, compressed (by threads of the kernel's that no limit holds), immutable.
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const EXT4_IOC_MOVE_EXT: u32 = 0xC028_660F;
 /// FICLONE, FICLONERANGE and FIDEDUPERANGE, which `cp` uses on any filesystem.
 const REFLINKS: [u32; 3] = [0x4004_9409, 0x4020_940D, 0xC018_9436];
 /// `CLONE_NEW*` that `clone` and `unshare` share.
@@ -33,12 +41,8 @@ const NAMESPACES: i32 = libc::CLONE_NEWNS
 const NOT_NESTED: i32 = libc::CLONE_NEWNET | libc::CLONE_NEWCGROUP;
 /// As an argument of `unshare` alone; in `clone` it is a bit of the signal.
 const CLONE_NEWTIME: u32 = 0x80;
-const SOCKET_FAMILIES: [i32; 4] = [
-    libc::AF_UNIX,
-    libc::AF_INET,
-    libc::AF_INET6,
-    libc::AF_NETLINK,
-];
+/// SCTP, DCCP, L2TP, UDP-Lite, SMC.
+const ODD_PROTOCOLS: [u32; 5] = [132, 33, 115, 136, 256];
 
 /// The program of a profile, as the kernel takes it.
 #[must_use]
@@ -67,6 +71,9 @@ fn verdicts(profile: ProfileName) -> Verdicts {
     put(&mut verdicts, &calls, &without(libc::CLONE_NEWUSER as u32));
     put(&mut verdicts, &[libc::SYS_socket], &families());
     put(&mut verdicts, &[libc::SYS_ioctl], &commands());
+    put(&mut verdicts, &[libc::SYS_prlimit64], &limits(1, Some(2)));
+    #[cfg(target_arch = "x86_64")]
+    put(&mut verdicts, &[libc::SYS_setrlimit], &limits(0, None));
     match profile {
         ProfileName::Default => {}
         ProfileName::Strict => be_strict(&mut verdicts),
@@ -104,23 +111,63 @@ fn without(flags: u32) -> Verdict {
     }])
 }
 
+/// Netlink for what programs look up of their own namespace; the kernel's events (of all its devices) and the other
+/// protocols, each with a parser of its own, are not for them. Odd protocols of IP load modules.
 fn families() -> Verdict {
-    let known = SOCKET_FAMILIES
-        .iter()
-        .map(|family| allowed(0, *family as u32));
-    Verdict::Argument(known.chain([refused(0, 0, 0)]).collect())
+    let netlink = [libc::NETLINK_ROUTE, libc::NETLINK_SOCK_DIAG];
+    let odd = ODD_PROTOCOLS.map(|protocol| refused(2, !0, protocol));
+    let mut tests = vec![allowed(0, libc::AF_UNIX as u32)];
+    tests.extend(odd);
+    tests.extend([libc::AF_INET, libc::AF_INET6].map(|family| allowed(0, family as u32)));
+    tests.push(Test {
+        unless: true,
+        ..refused(0, !0, libc::AF_NETLINK as u32)
+    });
+    tests.extend(netlink.map(|protocol| allowed(2, protocol as u32)));
+    tests.push(refused(2, 0, 0));
+    Verdict::Argument(tests)
 }
 
 fn commands() -> Verdict {
-    let mut tests: Vec<Test> = REFLINKS.map(|command| allowed(1, command)).into();
-    tests.extend([TIOCSTI, TIOCLINUX].map(|command| refused(1, !0, command)));
-    tests.push(refused(1, BTRFS.0, BTRFS.1));
+    let known = REFLINKS.into_iter().chain([FS_IOC_FSGETXATTR]);
+    let mut tests: Vec<Test> = known
+        .map(|command| allowed(1, command))
+        .into_iter()
+        .collect();
+    let commands = [TIOCSTI, TIOCLINUX, FS_IOC_SETFLAGS, EXT4_IOC_MOVE_EXT];
+    tests.extend(commands.map(|command| refused(1, !0, command)));
+    tests.extend([BTRFS, XFS].map(|(mask, kind)| refused(1, mask, kind)));
     Verdict::Argument(tests)
+}
+
+/// A core's limit stays what it is, and who sets it is told that it did: `ulimit -c 0` has to work, and a limit of 0
+/// would let the machine's `core_pattern` program have the core. Looking at it is no change.
+fn limits(resource: u32, changed: Option<u32>) -> Verdict {
+    let done = |test: Test| Test {
+        errno: Some(0),
+        ..test
+    };
+    let other = Test {
+        unless: true,
+        ..allowed(resource, libc::RLIMIT_CORE)
+    };
+    let Some(pointer) = changed else {
+        return Verdict::Argument(vec![other, done(refused(0, 0, 0))]);
+    };
+    let given = |high| {
+        done(Test {
+            high,
+            unless: true,
+            ..refused(pointer, !0, 0)
+        })
+    };
+    Verdict::Argument(vec![other, given(false), given(true)])
 }
 
 fn allowed(argument: u32, value: u32) -> Test {
     Test {
         argument,
+        high: false,
         mask: !0,
         value,
         unless: false,
@@ -131,6 +178,7 @@ fn allowed(argument: u32, value: u32) -> Test {
 fn refused(argument: u32, mask: u32, value: u32) -> Test {
     Test {
         argument,
+        high: false,
         mask,
         value,
         unless: false,

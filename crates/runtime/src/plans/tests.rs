@@ -95,6 +95,7 @@ fn parts() -> InitParts {
         devices: 5,
         sysfs: 6,
         files: Vec::new(),
+        protected: Vec::new(),
         shm_bytes: 1,
         hostname: "x".into(),
         program: 7,

@@ -20,7 +20,7 @@ use crate::profiles::ProfileName;
 use crate::slot::Slot;
 use crate::store::{self, Root, RootSpec};
 use crate::tag::{egress_object, endpoints_object, sandbox_object, SandboxTag, Tag};
-use crate::{check, disks, exec, groups, jobs, net, profiles, snapshots};
+use crate::{check, disks, exec, groups, jobs, net, profiles, protected, snapshots};
 
 /// The first leaf that a slot does not have ready, see `SlotGroups::make`.
 const FIRST_NEW_LEAF: u16 = 1;
@@ -325,6 +325,7 @@ async fn spawn_init(
             .into_iter()
             .map(|(path, fd)| (path, parcel.give(fd)))
             .collect(),
+        protected: spec.protected.clone(),
         shm_bytes: spec.shm_bytes,
         hostname: spec.hostname.clone(),
         program: parcel.lend(&node.init),
@@ -348,7 +349,10 @@ async fn spawn_init(
             "init",
             format!("unexpected answer {other:?}"),
         )),
-        Err(refusal) => Err(not_begun(&refusal)),
+        Err(refusal) => {
+            Err(protected::refused(&spec.protected, &refusal)
+                .unwrap_or_else(|| not_begun(&refusal)))
+        }
     }
 }
 

@@ -46,6 +46,7 @@ def run(
     shm_size: o.ShmSize = "64m",
     network: o.NetworkOption = "none",
     profile: o.ProfileOption = "default",
+    protect: o.Protect = None,
     endpoint: o.EndpointOption = None,
     label: o.LabelOption = None,
     workspace: o.Workspace = None,
@@ -62,8 +63,9 @@ def run(
     made = o.sandbox_args(
         image,
         env=env, env_file=env_file, workdir=workdir, user=user, name=name, memory=memory, cpus=cpus, disk=disk,
-        pids_limit=pids_limit, shm_size=shm_size, network=network, profile=profile, endpoint=endpoint, label=label,
-        workspace=workspace, toolkit=toolkit, idle_timeout=idle_timeout, lifetime=lifetime, pull=pull,
+        pids_limit=pids_limit, shm_size=shm_size, network=network, profile=profile, protect=protect,
+        endpoint=endpoint, label=label, workspace=workspace, toolkit=toolkit,
+        idle_timeout=idle_timeout, lifetime=lifetime, pull=pull,
     )  # fmt: skip
     pty = terminal.size() if tty else None
     main = made.replace(command=list(words) if words else "image", pty=pty, stdin=interactive)
@@ -103,6 +105,7 @@ def create(
     shm_size: o.ShmSize = "64m",
     network: o.NetworkOption = "none",
     profile: o.ProfileOption = "default",
+    protect: o.Protect = None,
     endpoint: o.EndpointOption = None,
     label: o.LabelOption = None,
     workspace: o.Workspace = None,
@@ -118,8 +121,9 @@ def create(
     args = o.sandbox_args(
         image or "",
         env=env, env_file=env_file, workdir=workdir, user=user, name=name, memory=memory, cpus=cpus, disk=disk,
-        pids_limit=pids_limit, shm_size=shm_size, network=network, profile=profile, endpoint=endpoint, label=label,
-        workspace=workspace, toolkit=toolkit, idle_timeout=idle_timeout, lifetime=lifetime, pull=pull,
+        pids_limit=pids_limit, shm_size=shm_size, network=network, profile=profile, protect=protect,
+        endpoint=endpoint, label=label, workspace=workspace, toolkit=toolkit,
+        idle_timeout=idle_timeout, lifetime=lifetime, pull=pull,
     )  # fmt: skip
 
     async def body(client: DSecClient) -> None:

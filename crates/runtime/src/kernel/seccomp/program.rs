@@ -43,12 +43,14 @@ pub(super) enum Verdict {
     Argument(Vec<Test>),
 }
 
-/// If the low 32 bits of an argument, masked, are `value` (or, with `unless`, are not), the verdict. The kernel takes only
+/// If the low 32 bits (or, with `high`, the others) of an argument, masked, are `value` (or, with `unless`, are not), the verdict. The kernel takes only
 /// those bits of the arguments that are tested here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Test {
     /// Which argument, from 0.
     pub(super) argument: u32,
+    /// Its high half instead of its low one.
+    pub(super) high: bool,
     /// Bits that count.
     pub(super) mask: u32,
     /// What they must be.
@@ -170,7 +172,10 @@ fn tree(ranges: &[(u32, &Verdict)]) -> Vec<Step> {
 fn test(test: &Test) -> [Step; 4] {
     let result = test.errno.map_or(ALLOW, |errno| ERRNO | errno as u32);
     [
-        plain(LOAD, ARGUMENTS + 8 * test.argument),
+        plain(
+            LOAD,
+            ARGUMENTS + 8 * test.argument + 4 * u32::from(test.high),
+        ),
         plain(AND, test.mask),
         Step {
             code: IF_EQUAL,
@@ -185,6 +190,17 @@ fn test(test: &Test) -> [Step; 4] {
 /// What the kernel would do with a call; for tests.
 #[cfg(test)]
 pub(super) fn outcome(steps: &[Step], architecture: u32, number: u32, arguments: [u32; 6]) -> u32 {
+    outcome_of_wide(steps, architecture, number, arguments.map(u64::from))
+}
+
+/// The same, with all bits of the arguments.
+#[cfg(test)]
+pub(super) fn outcome_of_wide(
+    steps: &[Step],
+    architecture: u32,
+    number: u32,
+    arguments: [u64; 6],
+) -> u32 {
     let (mut at, mut register) = (0, 0);
     loop {
         let step = steps[at];
@@ -195,7 +211,10 @@ pub(super) fn outcome(steps: &[Step], architecture: u32, number: u32, arguments:
                 register = match step.value {
                     NUMBER => number,
                     ARCHITECTURE => architecture,
-                    offset => arguments[((offset - ARGUMENTS) / 8) as usize],
+                    offset => {
+                        let argument = arguments[((offset - ARGUMENTS) / 8) as usize];
+                        (argument >> (offset % 8 * 8)) as u32
+                    }
                 }
             }
             AND => register &= step.value,
@@ -259,6 +278,7 @@ mod tests {
     fn arguments_are_tested_in_order() {
         let of = |mask, value, errno| Test {
             argument: 1,
+            high: false,
             mask,
             value,
             unless: false,

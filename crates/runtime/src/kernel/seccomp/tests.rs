@@ -133,3 +133,65 @@ fn nested_opens_what_it_says() {
         assert_eq!(nested(number, 0), wanted, "{number}");
     }
 }
+
+/// The kernel's events, odd protocols of IP, attributes and extents of files.
+#[test]
+fn more_arguments() {
+    let socket = |family: i32, protocol: u32| {
+        outcome(libc::SYS_socket, [family as u32, 1, protocol, 0, 0, 0])
+    };
+    for protocol in [libc::NETLINK_ROUTE, libc::NETLINK_SOCK_DIAG] {
+        assert_eq!(socket(libc::AF_NETLINK, protocol as u32), ALLOW);
+    }
+    for protocol in [
+        libc::NETLINK_KOBJECT_UEVENT,
+        libc::NETLINK_NETFILTER,
+        libc::NETLINK_GENERIC,
+    ] {
+        assert_eq!(socket(libc::AF_NETLINK, protocol as u32), EPERM);
+    }
+    for protocol in ODD_PROTOCOLS {
+        assert_eq!(socket(libc::AF_INET6, protocol), EPERM);
+    }
+    for protocol in [0, 6, 17] {
+        assert_eq!(socket(libc::AF_INET, protocol), ALLOW);
+    }
+    let ioctl = |command| outcome(libc::SYS_ioctl, [3, command, 0, 0, 0, 0]);
+    for command in [
+        FS_IOC_SETFLAGS,
+        EXT4_IOC_MOVE_EXT,
+        0xC0C0_586D,
+        0xC004_5877,
+        0x401C_5820,
+    ] {
+        assert_eq!(ioctl(command), EPERM, "{command:#x}");
+    }
+    for command in [FS_IOC_FSGETXATTR, 0x8008_6601, 0xC020_660B] {
+        assert_eq!(ioctl(command), ALLOW, "{command:#x}");
+    }
+}
+
+/// The limit of cores is told to be set and is not, wherever the new one lies; other limits, and looking, go on.
+#[test]
+fn cores_stay_limited() {
+    let steps = program::program(
+        &verdicts(ProfileName::Default),
+        &Verdict::Errno(libc::ENOSYS),
+    );
+    let prlimit = |resource: u32, new: u64| {
+        let arguments = [0, u64::from(resource), new, 0, 0, 0];
+        program::outcome_of_wide(&steps, OURS, libc::SYS_prlimit64 as u32, arguments)
+    };
+    for new in [1, 0x7fff_0000_0000, 0xffff_ffff] {
+        assert_eq!(prlimit(libc::RLIMIT_CORE, new), ERRNO);
+        assert_eq!(prlimit(libc::RLIMIT_NOFILE, new), ALLOW);
+    }
+    assert_eq!(prlimit(libc::RLIMIT_CORE, 0), ALLOW);
+    #[cfg(target_arch = "x86_64")]
+    for (resource, wanted) in [(libc::RLIMIT_CORE, ERRNO), (libc::RLIMIT_NOFILE, ALLOW)] {
+        assert_eq!(
+            outcome(libc::SYS_setrlimit, [resource, 1, 0, 0, 0, 0]),
+            wanted
+        );
+    }
+}
