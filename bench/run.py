@@ -14,6 +14,7 @@ import dsec
 from bench import memory, scenarios
 from bench.dockerd import running_daemon
 from bench.files import measure_files
+from bench.floods import measure_flood
 from bench.load import QUICK, Load, measure_load
 from bench.phases import measure_phases
 from bench.record import Record
@@ -27,7 +28,7 @@ __all__ = ["DEFAULT", "OWN", "SCENARIOS", "Plan", "run"]
 
 H = TypeVar("H")
 _DOCKER_IMAGE = ("dsec-bench", "base")
-OWN = ("phases", "files", "session", "throughput", "stream", "tree", "readopt")
+OWN = ("phases", "files", "flood", "session", "throughput", "stream", "tree", "readopt")
 """What is measured of dsec alone."""
 SCENARIOS = ("serial", "parallel", "burst", "computesdk", "sustained", "warm", "creating", "memory", *OWN)
 DEFAULT = tuple(name for name in SCENARIOS if name != "readopt")
@@ -103,6 +104,9 @@ async def run(record: Record, plan: Plan, *, image: str, docker: str, swerex: Pa
             _say("dsec: files")
             taken = await measure_files(target, plan.files_mib, plan.files_rounds)
             record.add("dsec", "files", mib=plan.files_mib, **taken)
+        if "flood" in plan.only:
+            _say("dsec: flood")
+            record.add("dsec", "flood", **await measure_flood(target, plan.session))
         if "session" in plan.only:
             _say("dsec: session")
             _add_sessions(record, "dsec", await measure_sessions(target, plan.session))

@@ -29,6 +29,7 @@ _TITLES = {
     "session run": "`true` run in a session, p50 / p99",
     "throughput": "execs of `true` over many sandboxes, usage and OOM facts included",
     "stream": "output of one exec; `true` beside it, p50 without → with",
+    "flood": "`true` beside a sandbox that floods everything, p50 without → with",
     "tree": "kill of a process tree, confirmed",
     "readopt edge": "edge killed: until every live sandbox is answered for",
     "readopt runtime": "runtime killed: until every live sandbox is answered for",
@@ -96,6 +97,11 @@ def _stream(result: Mapping[str, Any]) -> str:
     return f"{result['mib_per_second']:.0f} MiB/s; {without:.1f} → {beside:.1f} ms ({memory})"
 
 
+def _flood(result: Mapping[str, Any]) -> str:
+    without, beside = quantiles_ms(result["quiet_s"])[0], quantiles_ms(result["samples_s"])[0]
+    return f"{without:.1f} → {beside:.1f} ms ({beside / without:.1f}×)"
+
+
 def _readopt(result: Mapping[str, Any]) -> str:
     return f"{result['samples_s'][0]:.2f} s for {result['sandboxes']}"
 
@@ -103,6 +109,7 @@ def _readopt(result: Mapping[str, Any]) -> str:
 _LOAD: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "throughput": lambda result: f"{result['per_second']:.0f}/s over {result['sandboxes']}",
     "stream": _stream,
+    "flood": _flood,
     "tree": lambda result: f"{result['samples_s'][0]:.2f} s for {result['processes']} processes",
     "readopt edge": _readopt,
     "readopt runtime": _readopt,

@@ -246,6 +246,8 @@ async def test_a_fork_is_held_as_what_it_is_of(strict: dsec.Sandbox) -> None:
     """A fork of a strict sandbox is strict: nothing is loosened by copying."""
     (made,) = await strict.fork(1).all()
     assert made.sandbox is not None, made.error
-    async with made.sandbox as fork:
-        assert (await fork.info()).profile == "strict"
-        assert (await status(fork))["NoNewPrivs"] == "1"
+    try:
+        assert (await made.sandbox.info()).profile == "strict"
+        assert (await status(made.sandbox))["NoNewPrivs"] == "1"
+    finally:
+        await made.sandbox.stop()

@@ -13,13 +13,13 @@ from .inside import IMAGE, attempts
 
 pytestmark = [pytest.mark.node, pytest.mark.anyio]
 
-TREE, FILE = "/usr/lib/python3.11", "/usr/bin/bash"
+TREE, FILE = "/usr/lib/python3.11/email", "/usr/bin/bash"
 PATHS = (TREE, FILE)
 
 
 @pytest.fixture(params=["default", "nested"])
 async def guarded(client: dsec.DSecClient, request: pytest.FixtureRequest) -> AsyncIterator[dsec.Sandbox]:
-    """A sandbox in which the standard library of Python and a shell are protected."""
+    """A sandbox in which a package of Python's library and a shell are protected."""
     async with client.sandbox(IMAGE, profile=request.param, protected=PATHS, memory_mib=256) as made:
         yield made
 
@@ -30,8 +30,8 @@ async def test_nothing_changes_it(client: dsec.DSecClient, guarded: dsec.Sandbox
     found = await attempts(
         guarded,
         """
-tree, file = "/usr/lib/python3.11", "/usr/bin/bash"
-inner = tree + "/os.py"
+tree, file = "/usr/lib/python3.11/email", "/usr/bin/bash"
+inner = tree + "/message.py"
 for path in (inner, file):
     attempt("write " + path, os.open, path, os.O_WRONLY)
     attempt("truncate " + path, os.truncate, path, 0)
@@ -47,7 +47,7 @@ for path in (inner, file):
 os.mkdir("/tmp/evil")
 attempt("create", os.open, tree + "/new.py", os.O_CREAT | os.O_WRONLY)
 attempt("mkdir", os.mkdir, tree + "/new")
-for path in (tree, "/usr/lib", "/usr/bin", "/usr"):
+for path in (tree, "/usr/lib/python3.11", "/usr/lib", "/usr/bin", "/usr"):
     attempt("move " + path, os.rename, path, "/moved")
     attempt("remove " + path, os.rmdir, path)
     attempt("exchange " + path, call, 316, -100, b"/tmp/evil", -100, path.encode(), 2)
@@ -79,17 +79,17 @@ call(272, 0x10000000 | 0x20000)
 open("/proc/self/setgroups", "w").write("deny")
 open("/proc/self/uid_map", "w").write("0 0 1")
 open("/proc/self/gid_map", "w").write("0 0 1")
-tree = b"/usr/lib/python3.11"
+tree = b"/usr/lib/python3.11/email"
 os.makedirs("/tmp/evil")
 attempt("unmount", call, 166, tree, 2)
 attempt("remount", call, 165, b"none", tree, 0, 32 | 4096, 0)
 attempt("move", call, 165, tree, b"/tmp/evil", 0, 8192, 0)
-for what in (b"/", b"/usr", b"/usr/lib"):
+for what in (b"/", b"/usr", b"/usr/lib", b"/usr/lib/python3.11"):
     attempt("uncover " + what.decode(), call, 165, what, b"/tmp/evil", 0, 4096, 0)
 attempt("rename", os.rename, "/usr/lib", "/usr/lib2")
-attempt("write", os.open, tree + b"/os.py", os.O_WRONLY)
+attempt("write", os.open, tree + b"/message.py", os.O_WRONLY)
 call(165, b"none", tree, b"tmpfs", 0, 0)
-open(tree + b"/os.py", "w").write("evil")
+open(tree + b"/message.py", "w").write("evil")
 """,
         )
         assert set(found.values()) <= {"EINVAL", "EPERM", "EBUSY", "EROFS"}, found
@@ -98,9 +98,9 @@ open(tree + b"/os.py", "w").write("evil")
 
 async def test_file_operations_obey_too(guarded: dsec.Sandbox, tmp_path: Path) -> None:
     """The platform's own writes, moves, removals and uploads, which run in the sandbox, are refused as well."""
-    (tmp_path / "os.py").write_text("evil")
+    (tmp_path / "message.py").write_text("evil")
     for attempt in (
-        guarded.write(f"{TREE}/os.py", "evil"),
+        guarded.write(f"{TREE}/message.py", "evil"),
         guarded.files.remove(FILE),
         guarded.files.move(TREE, "/moved"),
         guarded.files.upload(tmp_path, TREE),
@@ -112,7 +112,7 @@ async def test_file_operations_obey_too(guarded: dsec.Sandbox, tmp_path: Path) -
 async def test_digests(client: dsec.DSecClient, guarded: dsec.Sandbox) -> None:
     """Two sandboxes of one image have the same digests; another content is not expected; others are refused."""
     first = await guarded.verify_protected()
-    assert [each.path for each in first] == list(PATHS) and first[0].files > 100 and first[1].bytes > 1_000_000
+    assert [each.path for each in first] == list(PATHS) and first[0].files > 15 and first[1].bytes > 1_000_000
     assert {each.as_expected for each in first} == {None}
     expected = {each.path: each.digest for each in first}
     async with client.sandbox(IMAGE, protected=PATHS) as other:
@@ -139,7 +139,7 @@ async def test_without_protection_it_changes(sandbox: dsec.Sandbox) -> None:
     found = await attempts(
         sandbox,
         """
-attempt("write", lambda: os.write(os.open("/usr/lib/python3.11/os.py", os.O_WRONLY | os.O_APPEND), b"#"))
+attempt("write", lambda: os.write(os.open("/usr/lib/python3.11/email/message.py", os.O_WRONLY | os.O_APPEND), b"#"))
 attempt("unlink", lambda: os.unlink("/usr/bin/bash"))
 import shutil
 attempt("move", lambda: shutil.move("/usr/lib/python3.11/email", "/usr/lib/moved"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
@@ -18,6 +19,7 @@ __all__ = ["ProtectedPath", "verify"]
 
 _PIECE = 4 << 20
 _DEPTH = 64
+_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -44,19 +46,24 @@ async def verify(files: Files, paths: list[str], expected: Mapping[str, str] | N
 
 
 async def _read(files: Files, path: str, expected: str | None) -> ProtectedPath:
-    found = [each async for each in _everything(files, path)]
-    whole, count, size = hashlib.sha256(), 0, 0
-    for info in sorted(found, key=lambda info: info.path):
-        content = ""
-        if info.kind == "file":
-            digest, length = await _content(files, info.path)
-            content, count, size = digest, count + 1, size + length
-        name = info.path.removeprefix(path)
-        fields = (name, info.kind, f"{info.mode:o}", str(info.uid), str(info.gid), info.target or "", content)
-        # No field holds a NUL, so that no two trees give the same bytes.
-        whole.update("\0".join(fields).encode(errors="surrogateescape") + b"\0\n")
-    digest = whole.hexdigest()
+    found = sorted([each async for each in _everything(files, path)], key=lambda info: info.path)
+    at_once = asyncio.Semaphore(_AT_ONCE)
+    entries = await asyncio.gather(*(_entry(files, path, info, at_once) for info in found))
+    digest = hashlib.sha256(b"".join(line for line, _ in entries)).hexdigest()
+    count, size = sum(info.kind == "file" for info in found), sum(length for _, length in entries)
     return ProtectedPath(path, digest, count, size, None if expected is None else digest == expected)
+
+
+async def _entry(files: Files, path: str, info: FileInfo, at_once: asyncio.Semaphore) -> tuple[bytes, int]:
+    """A line of the digest's, and the bytes read for it."""
+    content, length = "", 0
+    if info.kind == "file":
+        async with at_once:
+            content, length = await _content(files, info.path)
+    name = info.path.removeprefix(path)
+    fields = (name, info.kind, f"{info.mode:o}", str(info.uid), str(info.gid), info.target or "", content)
+    # No field holds a NUL, so that no two trees give the same bytes.
+    return "\0".join(fields).encode(errors="surrogateescape") + b"\0\n", length
 
 
 async def _everything(files: Files, path: str) -> AsyncIterator[FileInfo]:
@@ -70,7 +77,9 @@ async def _everything(files: Files, path: str) -> AsyncIterator[FileInfo]:
 
 async def _content(files: Files, path: str) -> tuple[str, int]:
     digest, at = hashlib.sha256(), 0
-    while piece := await files.read(path, offset=at, limit=_PIECE):
+    while True:
+        piece = await files.read(path, offset=at, limit=_PIECE)
         digest.update(piece)
         at += len(piece)
-    return digest.hexdigest(), at
+        if len(piece) < _PIECE:
+            return digest.hexdigest(), at
