@@ -130,10 +130,7 @@ fn families() -> Verdict {
 
 fn commands() -> Verdict {
     let known = REFLINKS.into_iter().chain([FS_IOC_FSGETXATTR]);
-    let mut tests: Vec<Test> = known
-        .map(|command| allowed(1, command))
-        .into_iter()
-        .collect();
+    let mut tests: Vec<Test> = known.map(|command| allowed(1, command)).collect();
     let commands = [TIOCSTI, TIOCLINUX, FS_IOC_SETFLAGS, EXT4_IOC_MOVE_EXT];
     tests.extend(commands.map(|command| refused(1, !0, command)));
     tests.extend([BTRFS, XFS].map(|(mask, kind)| refused(1, mask, kind)));
