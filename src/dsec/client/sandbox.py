@@ -394,8 +394,8 @@ class Sandbox:
     ) -> Forking:  # fmt: skip
         """``n`` sandboxes that begin with a copy of what it has written, all of the same moment; each as it is ready.
 
-        They have its image, layers, limits, variables, labels, ways out, profile and protected paths unless ``fields``
-        (those of SandboxArgs) say otherwise, and its job where this object has one; no name, and no main process without
+        They have its image, layers, limits, variables, labels, ways out, profile and protected paths unless
+        ``fields`` (SandboxArgs') say otherwise, its job where this object has one; no name, no main process without
         ``command=``. What one writes no other sees, and nothing is copied before it is written. An error of one is in
         its Created. The same ``key`` gives the same sandboxes.
         """
