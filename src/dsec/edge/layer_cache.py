@@ -64,7 +64,7 @@ class LayerCache:
         """When a sandbox had it last, or took it up; now for one that is in use. 0: never, as far as is known."""
         if self._core.uses_layer(digest):
             return self._core.clock()
-        return self._core.layers_used.get(digest) or self._used.get(digest, 0.0)
+        return max(self._core.layers_used.get(digest, 0.0), self._used.get(digest, 0.0))
 
     # Keeping below the marks
 
@@ -95,7 +95,8 @@ class LayerCache:
     async def note_uses(self) -> None:
         """Write down the uses since the last time: none costs a create anything."""
         used, self._core.layers_used = self._core.layers_used, {}
-        self._used |= used
+        # A clock that jumped back makes no layer older than it was.
+        self._used |= {each: max(at, self._used.get(each, 0.0)) for each, at in used.items()}
         if used:
             await in_thread(lambda _: self._images.copies.note_uses(used))
 

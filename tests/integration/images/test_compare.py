@@ -175,6 +175,23 @@ def test_what_layers_hide(tmp_path: Path) -> None:
     }
 
 
+def test_what_three_toolkits_hide(tmp_path: Path) -> None:
+    """Of base, workspace and three toolkits each conflict is said once for each layer that loses."""
+    base = _tree(tmp_path, "base", {"bin/sh": "1", "etc/path": "1"})
+    work = _tree(tmp_path, "work", {"etc/path": "2", "src/x": ""})
+    one = _tree(tmp_path, "one", {"opt/bin/cc": "a", "opt/lib/x": ""})
+    two = _tree(tmp_path, "two", {"opt/bin/cc": "b", "src/x": "whiteout"})
+    three = _tree(tmp_path, "three", {"opt/bin/cc": "c", "bin/sh": "3"})
+    found = {(each.path, each.upper, each.lower, each.how) for each in hidden_files([base, work, one, two, three])}
+    assert found == {
+        (b"etc/path", "work", "base", "replaced"),
+        (b"src/x", "two", "work", "removed"),
+        (b"opt/bin/cc", "three", "one", "replaced"),
+        (b"opt/bin/cc", "three", "two", "replaced"),
+        (b"bin/sh", "three", "base", "replaced"),
+    }
+
+
 def test_what_differs(tmp_path: Path) -> None:
     """Added, removed, changed and in what; times and equal contents are no difference."""
     old = _tree(tmp_path, "old", {"same": "same", "gone": "", "text": "one", "longer": "a", "mode": "m", "kind": "k"})

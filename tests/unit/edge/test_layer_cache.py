@@ -277,6 +277,34 @@ async def test_layers_of_an_image_come_back(shelf: Shelf) -> None:
 
 
 @both
+async def test_an_image_with_a_layer_twice(shelf: Shelf) -> None:
+    """It is fetched once, comes back once, and a sandbox has it once, where it was named last."""
+    first, second = shelf.published(seed=1), shelf.published(seed=2)
+    put_stored_image(shelf, first, second, first)
+    await shelf.fetch_image()
+    assert await shelf.cache.evict(first)
+    assert (await shelf.api.create(image="i:1"))["layers"] == [second, first]
+
+
+@both
+async def test_a_clock_that_jumps_back(shelf: Shelf) -> None:
+    """A layer that is used after the jump is no older than before, whether its use is written down or not."""
+    digest = shelf.published(TAGS[0])
+    await shelf.pull(TAGS[0])
+    before = shelf.world.clock.now
+    for _ in range(2):
+        made = await shelf.api.create(workspace=TAGS[0])
+        await shelf.api.call("POST", f"/v1/sandboxes/{made['id']}/stop", {})
+        await until(lambda: not shelf.edge.core.uses_layer(digest))
+        assert shelf.cache.last_use(digest) >= before
+        await shelf.cache.note_uses()
+        assert shelf.cache.last_use(digest) >= before
+        shelf.world.clock.now -= 500
+    await shelf.start()
+    assert shelf.cache.last_use(digest) >= before
+
+
+@both
 async def test_many_creates_bring_a_layer_once(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait for one fetch."""
     digest = shelf.published(TAGS[0])
