@@ -7,6 +7,7 @@ import logging
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dsec.api.trust import server_context
 from dsec.apiserver.edge_link import Edges, LocalEdge
 from dsec.apiserver.gate import Gate
 from dsec.apiserver.server import inherited_socket, listen, make_server
@@ -27,7 +28,7 @@ def main() -> None:
         Edges(LocalEdge(config.node, config.paths.edge_socket, config.paths.ports_socket)),
         Tokens(config.paths.iam_db),
     )
-    server = make_server(gate)
+    server = make_server(gate, tls=server_context(*config.tls_files) if config.has_tls else None)
     server.run(sockets=[inherited_socket() or listen(config.host, config.port)])
 
 

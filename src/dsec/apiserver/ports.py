@@ -21,12 +21,14 @@ from dsec.errors import DSecError
 __all__ = ["MAX_HEAD", "PortConnection", "SortedHttp", "sandbox_of"]
 
 MAX_HEAD = 64 * 1024
-_HOST = re.compile(rb"\r\nhost:[ \t]*[0-9]{1,5}-(sb-[a-z0-9-]{1,64})\.localhost(?::[0-9]+)?[ \t]*\r\n", re.IGNORECASE)
+_HOST = re.compile(rb"\r\nhost:([^\r\n]*)\r\n", re.IGNORECASE)
+_ORIGIN = re.compile(rb"[ \t]*[0-9]{1,5}-(sb-[a-z0-9-]{1,64})\.localhost(?::[0-9]+)?[ \t]*", re.IGNORECASE)
 
 
 def sandbox_of(head: bytes) -> str | None:
     """The sandbox that the first Host line of a request's head names, if it is the origin of a port."""
-    found = _HOST.search(head)
+    host = _HOST.search(head)
+    found = None if host is None else _ORIGIN.fullmatch(host[1])
     return None if found is None else found[1].decode("latin-1").lower()
 
 

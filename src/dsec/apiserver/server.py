@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 from typing import Any
 
 import uvicorn
@@ -11,6 +12,7 @@ import uvicorn
 from dsec.apiserver.gate import Gate
 from dsec.apiserver.limits import LimitedHttp, Limits
 from dsec.apiserver.splice import splice_class
+from dsec.apiserver.tls import TlsServer
 from dsec.errors import InvalidArgument
 
 __all__ = ["inherited_socket", "listen", "make_server"]
@@ -18,8 +20,8 @@ __all__ = ["inherited_socket", "listen", "make_server"]
 _INHERITED = 3
 
 
-def make_server(gate: Gate, limits: Limits | None = None) -> uvicorn.Server:
-    """The server, not yet serving: ``await server.serve(sockets=[…])``."""
+def make_server(gate: Gate, limits: Limits | None = None, tls: ssl.SSLContext | None = None) -> uvicorn.Server:
+    """The server, not yet serving: ``await server.serve(sockets=[…])``. With ``tls`` it speaks nothing else."""
     bound = {"edges": gate.edges, "limits": Limits() if limits is None else limits}
     config = uvicorn.Config(
         gate,
@@ -35,7 +37,7 @@ def make_server(gate: Gate, limits: Limits | None = None) -> uvicorn.Server:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=2,
     )
-    return uvicorn.Server(config)
+    return uvicorn.Server(config) if tls is None else TlsServer(config, tls)
 
 
 def _as_ws(protocol: Any) -> Any:

@@ -59,7 +59,7 @@ class BulkAddress:
 
     host: str
     port: int
-    tls: bool
+    tls: ssl.SSLContext | None
     before: str
     """What the URL has before ``/v1``."""
     token: str
@@ -223,8 +223,8 @@ class Bulk:
             raise Cancelled
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if address.tls:
-                self._socket = ssl.create_default_context().wrap_socket(plain, server_hostname=address.host)
+            if address.tls is not None:
+                self._socket = address.tls.wrap_socket(plain, server_hostname=address.host)
             self._socket.settimeout(_SILENT_S)
             self._upgrade(offset)
         except OSError as error:

@@ -63,13 +63,14 @@ class DSecClient:
 
     ``url`` and ``token``: else ``DSEC_URL`` and ``DSEC_TOKEN``, else the node of this machine (``DSEC_NODE``,
     ``DSEC_ROOT``). One client serves any number of event loops and threads, also after a fork, each with
-    connections of its own; it pickles without its token. At most ``max_creates_in_flight`` creates are sent at once
-    from each loop.
+    connections of its own; it pickles without its token. ``trust``, else ``DSEC_TRUST``: at an https URL, a PEM file
+    of authorities, or a certificate's ``sha256:`` fingerprint; else the system's authorities. At most
+    ``max_creates_in_flight`` creates are sent at once from each loop.
     """
 
     def __init__(
         self, url: str | None = None, token: str | None = None, *, project: str | None = None,
-        max_creates_in_flight: int = 64,
+        max_creates_in_flight: int = 64, trust: str | None = None,
     ) -> None:  # fmt: skip
         if project is not None:
             raise Unsupported("DSecClient(project=) is not in this version")
@@ -77,6 +78,7 @@ class DSecClient:
             raise InvalidArgument("max_creates_in_flight must be at least 1")
         self._url = url
         self._token = token
+        self._trust = trust
         self._max_creates = max_creates_in_flight
         self._job: tuple[str, int] | None = None
         """In the name of which job everything is asked, and its holder's fencing number."""
@@ -92,11 +94,12 @@ class DSecClient:
         return f"<DSecClient {self._url or 'of this machine'}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        url = self._url
+        url, trust = self._url, self._trust
         if url is None:
             with suppress(DSecError):
-                url = self._address().url
-        return _restore, (url, self._max_creates, self._job)
+                found = self._address()
+                url, trust = found.url, found.trust
+        return _restore, (url, self._max_creates, self._job, trust)
 
     # Its connections
 
@@ -126,7 +129,7 @@ class DSecClient:
         return self._found
 
     def _find_address(self) -> Address:
-        found = find_address(self._url, self._token)
+        found = find_address(self._url, self._token, trust=self._trust)
         return found if self._job is None else replace(found, job=f"{self._job[0]};{self._job[1]}")
 
     def _in_job(self, name: str, fence: int) -> DSecClient:
@@ -326,11 +329,14 @@ async def _closed(guard: AsyncGenerator[None]) -> None:
         await guard.aclose()
 
 
-def _restore(url: str | None, max_creates: int, job: tuple[str, int] | None = None) -> DSecClient:
+def _restore(
+    url: str | None, max_creates: int, job: tuple[str, int] | None = None, trust: str | None = None
+) -> DSecClient:
     """An unpickled client: one for all handles of a process that came from the same."""
     with _restoring:
-        known = _restored.get((url, max_creates, job))
+        known = _restored.get((url, max_creates, job, trust))
         if known is None:
-            known = _restored[(url, max_creates, job)] = DSecClient(url, max_creates_in_flight=max_creates)
+            known = DSecClient(url, max_creates_in_flight=max_creates, trust=trust)
+            _restored[(url, max_creates, job, trust)] = known
             known._job = job
         return known

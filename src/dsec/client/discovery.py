@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dsec.api.trust import client_context
 from dsec.errors import Denied, InvalidArgument, NodeError
 
 __all__ = ["Address", "find_address", "node_json"]
@@ -24,6 +26,12 @@ class Address:
     token: str = field(repr=False)
     job: str | None = None
     """In whose name each request comes: a job's, and its holder's fencing number."""
+    trust: str | None = None
+    """Whom to believe at an https URL: see ``dsec.api.trust``."""
+
+    def context(self) -> ssl.SSLContext | None:
+        """How to meet the server; None without TLS. Raises InvalidArgument."""
+        return client_context(self.trust) if self.url.startswith("https://") else None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -37,10 +45,13 @@ def node_json(environ: Mapping[str, str]) -> Path:
     return root / "run" / "dsec" / (environ.get("DSEC_NODE") or "local") / "node.json"
 
 
-def find_address(url: str | None, token: str | None, environ: Mapping[str, str] = os.environ) -> Address:
+def find_address(
+    url: str | None, token: str | None, environ: Mapping[str, str] = os.environ, *, trust: str | None = None
+) -> Address:
     """Resolve URL and token; raises NodeError when no node is up, Denied when there is no token that may be read."""
     url = url or environ.get("DSEC_URL") or None
     token = token or environ.get("DSEC_TOKEN") or None
+    trust = trust or environ.get("DSEC_TRUST") or None
     local: dict[str, str] = {}
     if url is None or token is None:
         local = _read_node(node_json(environ), needed=url is None)
@@ -49,11 +60,14 @@ def find_address(url: str | None, token: str | None, environ: Mapping[str, str] 
     if not url.startswith(("http://", "https://")):
         raise InvalidArgument(f"the URL must begin with http:// or https://, not {url!r}")
     url = url.rstrip("/")
-    if token is None and local.get("url", "").rstrip("/") == url:
+    is_local = local.get("url", "").rstrip("/") == url
+    if is_local:
+        trust = trust or local.get("trust")
+    if token is None and is_local:
         token = _read_token(Path(local["token_path"]))
     if token is None:
         raise Denied(f"no token for {url}", phase="token", remedy="Set DSEC_TOKEN, or pass token=")
-    return Address(url, token)
+    return Address(url, token, trust=trust)
 
 
 def _read_node(path: Path, *, needed: bool) -> dict[str, str]:

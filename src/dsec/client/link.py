@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -33,6 +34,7 @@ _IDLE_S = 30.0
 _JSON = {"content-type": "application/json"}
 _PATIENCE_S = 30.0
 _HEARTBEAT_S = 30.0
+_GOODBYE_S = 0.1
 _MOST_TRANSFERS = 16
 _MOST_LANES = 16
 _NO_LANE_S = 30.0
@@ -65,7 +67,7 @@ class Link:
         """Each is a thread and a connection."""
         parts = urlsplit(address.url)
         self._host, self._port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        self._tls = parts.scheme == "https"
+        self._tls = address.context()
         self._other_address_s = _OTHER_ADDRESS_S if _has_addresses(self._host) else None
         self._before = parts.path.rstrip("/")
         token = {"authorization": f"Bearer {address.token}"} | address.headers
@@ -95,7 +97,8 @@ class Link:
             self._wire = None
         self._pool.close()
         await self._session.close()
-        await asyncio.sleep(0)  # the connections' sockets are closed in the next turn of the loop
+        # The connections' sockets are closed in the next turn of the loop; in TLS both sides say goodbye before.
+        await asyncio.sleep(0 if self._tls is None else _GOODBYE_S)
 
     # HTTP
 
@@ -103,8 +106,10 @@ class Link:
         loop = asyncio.get_running_loop()
         try:
             return await loop.create_connection(
-                factory, self._host, self._port, ssl=self._tls or None, happy_eyeballs_delay=self._other_address_s
+                factory, self._host, self._port, ssl=self._tls, happy_eyeballs_delay=self._other_address_s
             )
+        except ssl.SSLError as error:
+            raise _untrusted(self.address.url, error) from None
         except OSError as error:
             raise _NotConnected(error.strerror or str(error)) from None
 
@@ -191,7 +196,7 @@ class Link:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, lane = await asyncio.get_running_loop().create_connection(
-                    lambda: Lane(request, receiver), self._host, self._port, ssl=self._tls or None,
+                    lambda: Lane(request, receiver), self._host, self._port, ssl=self._tls,
                     happy_eyeballs_delay=self._other_address_s,
                 )  # fmt: skip
         except OSError:  # TimeoutError is one
@@ -225,9 +230,12 @@ class Link:
                     heartbeat=_HEARTBEAT_S,
                     max_msg_size=4 * frames.MAX_FRAME_BYTES,
                     timeout=aiohttp.ClientWSTimeout(ws_close=0.5),
+                    ssl=True if self._tls is None else self._tls,
                 )
         except aiohttp.WSServerHandshakeError as error:
             raise _error_of(error.status, b"") from None
+        except aiohttp.ClientSSLError as error:
+            raise _untrusted(self.address.url, error) from None
         except (aiohttp.ClientError, OSError) as error:
             raise self._unreachable(error) from None
         self._wire = Wire(socket)
@@ -242,6 +250,15 @@ class Link:
             remedy="`dsec status` says whether the node is up; `dsec up` starts or repairs it",
             **details,
         )
+
+
+def _untrusted(url: str, error: BaseException) -> DSecError:
+    """Nothing was sent: whoever answers there is not who is meant, or speaks no TLS."""
+    return Denied(
+        f"the server at {url} is not trusted ({getattr(error, 'verify_message', None) or error})",
+        phase="tls",
+        remedy="Set DSEC_TRUST to its certificate's fingerprint (`dsec up` prints it), or to a file of authorities",
+    )
 
 
 def decode_answer(body: bytes, kind: type[T]) -> T:

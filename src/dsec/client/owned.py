@@ -70,8 +70,10 @@ def stop_owned(limit_s: float = 5.0) -> int:
 def _end(owned: Owned, limit_s: float) -> bool:
     address, method, path, body = owned
     parts = urlsplit(address.url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=limit_s)
+    context = address.context()
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit_s)
+    if context is not None:
+        connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=limit_s, context=context)
     headers = {"Authorization": f"Bearer {address.token}", "Content-Type": "application/json"} | address.headers
     try:
         connection.request(method, parts.path + path, body, headers)

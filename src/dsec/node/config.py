@@ -59,6 +59,14 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Which one is meant where none is named; a lone store always is."""
 
 
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """TLS of the API: PEM files of a certificate (with its chain) and its key, or ``generate``: one of its own."""
+
+    certificate: str | None = None
+    key: str | None = None
+    generate: bool = False
+
+
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything a process of the node needs to know. Sizes in MiB, times in seconds."""
 
@@ -67,6 +75,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     host: str = "127.0.0.1"
     port: int = 7373
     """0: a free one."""
+    tls: TlsSettings = TlsSettings()
+    plaintext: bool = False
+    """Whether other machines may connect without TLS: something in front has it, or the network is trusted."""
     group: str | None = None
     """Members may read the token."""
     pool_mib: int | None = None
@@ -110,6 +121,17 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """First host ID of this node's ranges; chosen by ``dsec up`` under the machine-wide lock."""
 
     @property
+    def has_tls(self) -> bool:
+        """Whether the API speaks TLS."""
+        return self.tls.generate or self.tls.certificate is not None
+
+    @property
+    def tls_files(self) -> tuple[str, str]:
+        """Certificate and key, where there is TLS."""
+        own = self.paths.data / "tls"
+        return self.tls.certificate or str(own / "certificate.pem"), self.tls.key or str(own / "key.pem")
+
+    @property
     def paths(self) -> NodePaths:
         """Where this node's files are."""
         return NodePaths(self.node, Path(self.root) if self.root else None).checked()
@@ -128,6 +150,7 @@ def read_settings(paths: NodePaths) -> NodeConfig:
         config = msgspec.convert(raw, NodeConfig)
         _check_stores(config.stores, reader=config.reader)
         _check_cache(config)
+        _check_tls(config.tls)
         if config.collapse_mib < 0 or not 1 <= config.collapse_layers <= 100:
             raise InvalidArgument("collapse_mib is at least 0, collapse_layers between 1 and 100")
         if problem := parse_settings_problem(config.network):
@@ -147,6 +170,13 @@ def _check_stores(stores: dict[str, StoreSettings], *, reader: str) -> None:
         raise InvalidArgument(f"reader: {reader!r}, and there is no store to read from")
     if sum(store.default for store in stores.values()) > 1:
         raise InvalidArgument("stores: only one can be the default")
+
+
+def _check_tls(tls: TlsSettings) -> None:
+    if (tls.certificate is None) != (tls.key is None):
+        raise InvalidArgument("tls: a certificate needs its key, and a key its certificate")
+    if tls.generate and tls.certificate is not None:
+        raise InvalidArgument("tls: either a certificate is given, or one is generated")
 
 
 def _check_cache(config: NodeConfig) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import msgspec
 
+from dsec.api.trust import server_context
 from dsec.errors import InvalidArgument, NodeError
 from dsec.iam.first import ensure_first_token
 from dsec.node.binaries import Binaries
+from dsec.node.certificate import ensure_certificate, fingerprint
 from dsec.node.config import NodeConfig, save_config
 from dsec.node.fetching import write_fetcher_json
 from dsec.node.services import fetcher_uid, proxy_uid, runtime_config
@@ -50,6 +52,9 @@ def prepare(config: NodeConfig, binaries: Binaries) -> None:
         raise InvalidArgument(
             f"shared_layers: {config.shared_layers} holds no layers", remedy="Name the data directory of a node"
         )
+    ensure_certificate(config)
+    if config.has_tls:
+        server_context(*config.tls_files)
     ensure_first_token(paths.iam_db, paths.token, group=config.group)
     save_config(config)
     pool_mib = config.pool_mib or _default_pool_mib(paths.data)
@@ -82,6 +87,9 @@ def note_node(config: NodeConfig, url: str) -> None:
     """Write ``node.json``, by which this machine's clients find the node."""
     paths = config.paths
     note = {"node": config.node, "url": url, "token_path": str(paths.token)}
+    shown = fingerprint(config)
+    if shown is not None:
+        note["trust"] = shown
     partial = paths.node_json.with_suffix(".new")
     partial.write_bytes(msgspec.json.encode(note))
     _admit_group(config, partial)

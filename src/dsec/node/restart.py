@@ -10,6 +10,7 @@ import msgspec
 
 from dsec.errors import InvalidArgument, NodeError
 from dsec.node.binaries import Binaries, find_binaries
+from dsec.node.certificate import ensure_certificate
 from dsec.node.config import NodeConfig, load_config
 from dsec.node.fetching import write_fetcher_json
 from dsec.node.formats import check_databases
@@ -17,8 +18,9 @@ from dsec.node.keeper_client import KeeperControl
 from dsec.node.keeper_process import private_keeper, write_table
 from dsec.node.machine import check_machine
 from dsec.node.paths import NodePaths
+from dsec.node.prepare import note_node
 from dsec.node.services import SERVICES, keeper_definition, service_table, services_of
-from dsec.node.survey import operation, part_answers
+from dsec.node.survey import node_url, operation, part_answers
 
 __all__ = ["PARTS", "renew_files", "restart", "restart_part"]
 
@@ -55,11 +57,15 @@ def restart(
         binaries = find_binaries()
         check_databases(paths)
         renew_files(config, binaries)
+        if "apiserver" in chosen:
+            ensure_certificate(config)
         if "fetcher" in chosen:
             write_fetcher_json(config)
         for part in chosen:
             say(f"restarting {part}")
             restart_part(config, binaries, part, deadline=time.monotonic() + timeout_s)
+        if "apiserver" in chosen:
+            note_node(config, node_url(paths))  # its certificate may be another one now
     return chosen
 
 

@@ -6,6 +6,7 @@ import fcntl
 import http.client
 import json
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from dsec.errors import Conflict, DSecError, NodeError, NotFound
+from dsec.node.config import load_config
 from dsec.node.holder_client import holder_answers
 from dsec.node.keeper_client import KeeperControl, ServiceState
 from dsec.node.local_calls import EdgeCalls, RuntimeCalls
@@ -40,7 +42,7 @@ def survey(paths: NodePaths) -> Survey:
             services = keeper.services()
     except NodeError as error:
         return Survey("broken", [], fault=error.message)
-    url = url_of(services)
+    url = url_of(services, scheme_of(paths))
     missing = [service.name for service in services if service.pid == 0]
     if missing:
         return Survey("broken", services, url, f"not running: {', '.join(missing)}")
@@ -68,7 +70,7 @@ def part_answers(paths: NodePaths, part: str) -> bool:
             EdgeCalls(paths.edge_socket, timeout_s=5).call("GET", "/v1/status")
             return True
         with KeeperControl(paths.keeper_socket, timeout_s=5) as keeper:
-            url = url_of(keeper.services())
+            url = url_of(keeper.services(), scheme_of(paths))
         return part == "keeper" or (url is not None and version_at(url) is not None)
     except NodeError:
         return False
@@ -100,13 +102,21 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def url_of(services: list[ServiceState]) -> str | None:
+def scheme_of(paths: NodePaths) -> str:
+    """``https`` where the settings in force give the API TLS."""
+    try:
+        return "https" if load_config(paths.config_json).has_tls else "http"
+    except (FileNotFoundError, msgspec.DecodeError):
+        return "http"
+
+
+def url_of(services: list[ServiceState], scheme: str) -> str | None:
     """The API's address, from the keeper's own list: with port 0 only the keeper knows it."""
     for service in services:
         for address in service.addresses:
             if service.name == "apiserver" and address.startswith("tcp:"):
                 host, _, port = address.removeprefix("tcp:").rpartition(":")
-                return f"http://{_reachable(host)}:{port}"
+                return f"{scheme}://{_reachable(host)}:{port}"
     return None
 
 
@@ -121,7 +131,15 @@ def _reachable(host: str) -> str:
 
 def version_at(url: str, *, timeout_s: float = 2.0) -> dict[str, Any] | None:
     """The answer of ``/v1/version``, or None when there is none."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=timeout_s)
+    scheme, _, address = url.partition("://")
+    if scheme == "https":
+        # Whether it lives is asked, and nothing is told: any certificate will do.
+        context = ssl._create_unverified_context()  # noqa: S323
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            address, timeout=timeout_s, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(address, timeout=timeout_s)
     try:
         connection.request("GET", "/v1/version")
         answer = connection.getresponse()

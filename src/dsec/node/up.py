@@ -13,6 +13,7 @@ import msgspec
 
 from dsec.errors import Conflict, InvalidArgument, NodeError
 from dsec.node.binaries import Binaries, find_binaries
+from dsec.node.certificate import fingerprint
 from dsec.node.config import NodeConfig, load_config, read_settings
 from dsec.node.formats import check_databases, settle_databases
 from dsec.node.id_block import claim_block
@@ -44,6 +45,9 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None
     pool_mib: int | None = None
     shared_layers: str | None = None
+    tls: bool = False
+    """Speak TLS, with the node's own certificate where the settings name none."""
+    plaintext: bool = False
     timeout_s: float = 60.0
 
 
@@ -56,6 +60,8 @@ class UpReport(msgspec.Struct, frozen=True, kw_only=True):
     repaired: str | None
     """What was wrong before, when the node was half-dead."""
     took_s: float
+    trust: str | None = None
+    """Of the API's certificate, with TLS: what clients elsewhere set DSEC_TRUST to."""
 
 
 def up(options: UpOptions, say: Callable[[str], None] = lambda _: None) -> UpReport:
@@ -94,8 +100,9 @@ def up(options: UpOptions, say: Callable[[str], None] = lambda _: None) -> UpRep
             raise
         note_node(config, url)
     return UpReport(
-        node=paths.name, url=url, token_path=str(paths.token), repaired=repaired, took_s=time.monotonic() - began
-    )
+        node=paths.name, url=url, token_path=str(paths.token), repaired=repaired, took_s=time.monotonic() - began,
+        trust=fingerprint(config),
+    )  # fmt: skip
 
 
 def _repair(
@@ -117,8 +124,9 @@ def _repair(
     note_node(config, url)
     took_s = time.monotonic() - began
     return UpReport(
-        node=config.node, url=url, token_path=str(config.paths.token), repaired=found.fault, took_s=took_s
-    )
+        node=config.node, url=url, token_path=str(config.paths.token), repaired=found.fault, took_s=took_s,
+        trust=fingerprint(config),
+    )  # fmt: skip
 
 
 def _settled(options: UpOptions) -> NodeConfig:
@@ -130,6 +138,11 @@ def _settled(options: UpOptions) -> NodeConfig:
         ipaddress.ip_address(config.host)
     except ValueError:
         raise InvalidArgument(f"no IP address: {config.host!r}", remedy="Use 127.0.0.1, 0.0.0.0 or ::1") from None
+    if not ipaddress.ip_address(config.host).is_loopback and not config.has_tls and not config.plaintext:
+        raise InvalidArgument(
+            f"{config.host} is reached from other machines, and tokens would cross the network in plain text",
+            remedy="`dsec up --tls`, [tls] in the settings, or `plaintext = true` where something in front has TLS",
+        )
     if config.group is not None:
         group_id(config.group)
     if not 1 <= config.max_sandboxes <= 4096:
@@ -140,7 +153,12 @@ def _settled(options: UpOptions) -> NodeConfig:
 def _flags(options: UpOptions) -> dict[str, Any]:
     """The flags that were given."""
     names = ("host", "port", "group", "pool_mib", "shared_layers")
-    return {name: value for name in names if (value := getattr(options, name)) is not None}
+    flags: dict[str, Any] = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if options.tls and (given := read_settings(options.paths).tls).certificate is None:
+        flags["tls"] = msgspec.structs.replace(given, generate=True)
+    if options.plaintext:
+        flags["plaintext"] = True
+    return flags
 
 
 def _clear_way(paths: NodePaths, found: Survey, say: Callable[[str], None]) -> str | None:
@@ -157,7 +175,7 @@ def _wait_answer(config: NodeConfig, *, deadline: float) -> str:
     with KeeperControl(config.paths.keeper_socket) as keeper:
         while True:
             services = keeper.services()
-            url = url_of(services)
+            url = url_of(services, "https" if config.has_tls else "http")
             running = url is not None and all(service.pid for service in services)
             if running and all(part_answers(config.paths, part) for part in ("apiserver", "edge")):
                 return str(url)

@@ -109,9 +109,12 @@ class DSecClient(Mirror[client.DSecClient]):
 
     def __init__(
         self, url: str | None = None, token: str | None = None, *, project: str | None = None,
-        max_creates_in_flight: int = 64,
+        max_creates_in_flight: int = 64, trust: str | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(client.DSecClient(url, token, project=project, max_creates_in_flight=max_creates_in_flight))
+        core = client.DSecClient(
+            url, token, project=project, max_creates_in_flight=max_creates_in_flight, trust=trust
+        )
+        super().__init__(core)
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
@@ -35,14 +36,17 @@ class FakeNode:
     The listening socket outlives the apiserver, as it does under the keeper, so a restart refuses nobody.
     """
 
-    def __init__(self, directory: Path, *, node: str = "fake", limits: Limits | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, node: str = "fake", limits: Limits | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.directory = directory
         self.edge = FakeEdge(node)
         self._limits = limits
+        self._tls = tls
         self.iam_db = directory / "iam.db"
         self.token = ensure_first_token(self.iam_db, directory / "token")
         self._listener: socket.socket = listen("127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self._listener.getsockname()[1]}"
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,7 +98,7 @@ class FakeNode:
 
     async def _start_server(self) -> None:
         link = LocalEdge(self.edge.node, self.directory / "edge.sock", self.directory / "ports.sock")
-        self._server = make_server(Gate("test", Edges(link), Tokens(self.iam_db)), self._limits)
+        self._server = make_server(Gate("test", Edges(link), Tokens(self.iam_db)), self._limits, self._tls)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener.dup()]))
 
     async def _end_server(self) -> None:

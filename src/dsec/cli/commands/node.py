@@ -40,6 +40,11 @@ def up(
     shared_layers: Annotated[
         Path | None, typer.Option(help="Data directory of another node whose images are to be here too.")
     ] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="Speak TLS, with a certificate of the node's own.")] = False,
+    plaintext: Annotated[
+        bool,
+        typer.Option("--plaintext", help="Let other machines connect without TLS: tokens can be read."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Start the node of this machine, or repair a half-dead one; installs nothing."""
@@ -54,10 +59,14 @@ def up(
         group=group,
         pool_mib=pool_mib,
         shared_layers=str(shared_layers.absolute()) if shared_layers else None,
+        tls=tls,
+        plaintext=plaintext,
     )
     report = bring_up(options, say)
     if not json:
         say(f"node {report.node} is up at {report.url} ({report.took_s:.1f} s)")
+        if report.trust:
+            say(f"clients elsewhere: DSEC_TRUST={report.trust}")
     ensure_first_image(options.paths, report.url, quiet=json)
     if json:
         print_json(report)
