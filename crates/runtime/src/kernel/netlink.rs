@@ -12,6 +12,7 @@ const NETFILTER: libc::c_int = libc::NETLINK_NETFILTER;
 const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
 const ACK: u16 = libc::NLM_F_ACK as u16;
 const CREATE: u16 = libc::NLM_F_CREATE as u16;
+const EXCLUSIVE: u16 = libc::NLM_F_EXCL as u16;
 const REPLACE: u16 = libc::NLM_F_REPLACE as u16;
 const APPEND: u16 = libc::NLM_F_APPEND as u16;
 const NESTED: u16 = 1 << 15;
@@ -277,6 +278,17 @@ pub fn route_all_to_loopback() -> io::Result<()> {
 /// # Errors
 /// The errno.
 pub fn redirect_to(port: u16) -> io::Result<()> {
+    // A batch that deletes makes the socket's end wait for everybody who reads the rules, some 10 ms: only where it must.
+    match send(NETFILTER, &redirecting(port, false), 1) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            send(NETFILTER, &redirecting(port, true), 1)
+        }
+        sent => sent,
+    }
+}
+
+/// The batch, for a namespace without the table or, `again`, for one that has it.
+fn redirecting(port: u16, again: bool) -> Vec<u8> {
     let mut bytes = Bytes::default();
     let table = |bytes: &mut Bytes| {
         bytes.netfilter(INET, 0);
@@ -284,9 +296,10 @@ pub fn redirect_to(port: u16) -> io::Result<()> {
     };
     let framed = |bytes: &mut Bytes| bytes.netfilter(0, libc::NFNL_SUBSYS_NFTABLES as u16);
     bytes.message(BATCH_BEGIN, REQUEST, 0, framed);
-    bytes.message(NEW_TABLE, REQUEST | CREATE, 1, table);
-    bytes.message(DELETE_TABLE, REQUEST, 1, table);
-    bytes.message(NEW_TABLE, REQUEST | CREATE, 1, table);
+    if again {
+        bytes.message(DELETE_TABLE, REQUEST, 1, table);
+    }
+    bytes.message(NEW_TABLE, REQUEST | CREATE | EXCLUSIVE, 1, table);
     drop_others(&mut bytes, port);
     bytes.chain("out", "nat", libc::NF_IP_PRI_NAT_DST);
     for family in FAMILIES {
@@ -306,7 +319,7 @@ pub fn redirect_to(port: u16) -> io::Result<()> {
         bytes.redirect(port);
     });
     bytes.message(BATCH_END, REQUEST, 1, framed);
-    send(NETFILTER, &bytes.0, 1)
+    bytes.0
 }
 
 /// A chain before the kernel's own table of connections, in which what goes nowhere has no entry.

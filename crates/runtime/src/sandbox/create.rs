@@ -225,7 +225,11 @@ async fn build(
     sandbox.enter(Phase::Running);
     sandbox.arm(node);
     jobs::joined(node, sandbox);
+    let begun = Instant::now();
     begin_net(node, sandbox, spec).await?;
+    if spec.egress.is_some() {
+        phases.push(("network", begun.elapsed().as_micros() as u64));
+    }
     if let Some(main) = &spec.main {
         let begun = Instant::now();
         let started = begin_main(node, sandbox, main).await;
