@@ -63,6 +63,8 @@ async def _link(client: dsec.DSecClient, sandbox: dsec.Sandbox, url: dsec.Url, k
     async with client.sandbox(IMAGE) as other:
         first = await other.expose(8000)
         assert (await other.expose(8000)).token == first.token
+        # Whose connection is told of; nothing else here has one.
+        assert await read_port(url) == 200
     return 0, 0
 
 
