@@ -88,12 +88,14 @@ async def a_paused_sandbox_stands_still(subject: Subject) -> None:
 
 
 async def a_snapshot_is_of_one_moment(subject: Subject) -> None:
-    """Where the kind is Snapshotting: of two files written in turn, each flushed, the second is never ahead."""
+    """Where the kind is Snapshotting: of two files replaced in turn, the second is never ahead, and none is half."""
     backend = subject.backend
     if not isinstance(backend, Snapshotting):
         return
     async with subject.sandbox() as sandbox_id:
-        script = "i=0; while :; do i=$((i+1)); echo $i > /var/tmp/a; sync; echo $i > /var/tmp/b; done"
+        await subject.run(subject.exec_spec(sandbox_id, script="echo 0 > /var/tmp/a; echo 0 > /var/tmp/b"))
+        step = "echo $i > new; mv new a; echo $i > new; mv new b"
+        script = f"cd /var/tmp; i=0; while :; do i=$((i+1)); {step}; done"
         await subject.begin(subject.exec_spec(sandbox_id, script=script))
         for number in range(3):
             own = ids.snapshot_id(sandbox_id, f"key-{number}")
