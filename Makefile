@@ -49,6 +49,10 @@ bench: setup ## measure; raw samples to bench/results, the tables to standard ou
 bench-environments: setup build/test-store ## measure layers on demand beside whole copies; ARGS="--scale 0.02" is a look
 	@PATH=$$PATH:/usr/sbin:/sbin $(PYTHON) -m bench.environments $(ARGS)
 
+.PHONY: fuzz
+fuzz: build/venv ## random requests to the API, for as long as FUZZ_EXAMPLES says (20,000 of each kind)
+	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-20000} $(PYTHON) -m pytest -q tests/unit/apiserver/test_fuzz.py $(ARGS)
+
 .PHONY: soak
 soak: setup build/test-machine build/test-store ## long runs: 10,000 execs, churn of readers, 4 GiB in and out, 5,000 execs in flight; figures to bench/results
 	SOAK=1 $(PYTHON) -m pytest -q tests/soak $(ARGS)
