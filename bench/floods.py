@@ -58,8 +58,9 @@ async def measure_flood(target: DsecTarget, count: int) -> dict[str, list[float]
     async with target.client.sandbox(args) as quiet, target.client.sandbox(args) as loud:
         taken = {"quiet_s": await _execs(quiet, count)}
         flood = await loud.spawn("python3", "-c", FLOOD)
-        async for _ in flood.events():
-            break
+        async for event in flood.events():
+            if isinstance(event, dsec.Stdout):
+                break
         taken["samples_s"] = await _execs(quiet, count)
         await flood.kill()
     return taken

@@ -19,8 +19,9 @@ async def test_everything_at_once(client: dsec.DSecClient) -> None:
     # Limits of its own for each; pipes, rings and logs of the node are bounded per exec.
     async with client.sandbox(IMAGE, **LIMITS) as loud, client.sandbox(IMAGE, **LIMITS) as quiet:  # type: ignore[arg-type]
         flood = await loud.spawn("python3", "-c", FLOOD)
-        async for _ in flood.events():
-            break
+        async for event in flood.events():
+            if isinstance(event, dsec.Stdout):
+                break
         for number in range(20):
             said = await quiet.run_shell(f"echo {number}; echo error >&2; exit 7")
             assert (said.stdout, said.stderr, said.exit_code) == (f"{number}\n", "error\n", 7)
