@@ -137,6 +137,7 @@ async def test_no_network_is_none(client: dsec.DSecClient, far: FarSide) -> None
     async with client.sandbox(IMAGE) as sandbox:
         assert await run(sandbox, GET, far.addresses[1], "x", "/") == "failed OSError"
         assert (await sandbox.network()).network is None
+        assert (await sandbox.info()).network is None
 
 
 async def test_names_must_agree(client: dsec.DSecClient, far: FarSide) -> None:
@@ -279,7 +280,7 @@ except OSError as error:
         assert (await anext(lines)).startswith("b'hello")
         await sandbox.set_network(dsec.Network(default="allow", max_connections=7))
         info = await sandbox.set_network("none")
-        assert info.network == dsec.Network()
+        assert info.network == (await sandbox.info()).network == dsec.Network()
         assert (await anext(lines)).strip() == "cut"
         for part in ("proxy", "runtime", "edge"):
             node.kill(part)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from dsec.api.network import Network
 from dsec.api.packing import Provenance
 from dsec.errors import InvalidArgument
 
@@ -245,7 +246,8 @@ class SandboxInfo(_Answer, frozen=True, kw_only=True):
     user: str | None = None
     command: list[str] | None = None
     main_exec_id: str | None = None
-    network: str = "none"
+    network: Network | None = None
+    """What it may reach; None: nothing but itself."""
     profile: str = "default"
     protected: list[str] = []
     """Paths that nobody inside can change."""

@@ -215,6 +215,7 @@ def info_of(record: SandboxRecord, use: Usage | None = None) -> SandboxInfo:
         workdir=record.workdir,
         user=record.user or None,
         command=record.command,
+        network=record.network,
         profile=record.profile,
         protected=record.protected,
         main_exec_id=record.main_exec_id,
