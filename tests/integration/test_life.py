@@ -292,7 +292,7 @@ async def test_info_says_what_was_asked(client: dsec.DSecClient) -> None:
         info = await client.attach(sandbox.id).info()
         assert (info.memory_mib, info.cpu, info.pids, info.disk_mib) == (300, 0.5, 99, 300)
         assert (info.idle_timeout_s, info.lifetime_s, info.labels) == (77, 88, {"a": "b"})
-        assert (info.image, info.state, info.network, info.backend) == (IMAGE, "running", "none", "container")
+        assert (info.image, info.state, info.network, info.backend) == (IMAGE, "running", None, "container")
         assert before - 1 < info.created_at <= (info.started_at or 0) <= time.time()
         assert info.usage is not None and info.usage.wall_s > 0
         assert info.phases_us

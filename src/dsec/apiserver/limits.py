@@ -18,7 +18,7 @@ class Limits:
     """The limits of one server, and whom its strangers are: connections on which no token was good yet."""
 
     def __init__(
-        self, *, head_s: float = 15.0, body_s: float = 120.0, linger_s: float = 5.0, most_strangers: int = 1024
+        self, *, head_s: float = 15.0, body_s: float = 120.0, linger_s: float = 5.0, most_strangers: int = 4096
     ) -> None:
         self.head_s = head_s
         """From a request's first byte (of a connection's first one, from its beginning) to the end of its head."""
@@ -27,6 +27,7 @@ class Limits:
         self.linger_s = linger_s
         """For the rest of a body whose request has been answered."""
         self.most_strangers = most_strangers
+        """More than can come between two looks at what they say: a rush of honest clients is not cut."""
         self._strangers: dict[LimitedHttp, None] = {}
 
     def __len__(self) -> int:
