@@ -112,10 +112,15 @@ fn without(flags: u32) -> Verdict {
 }
 
 /// Netlink for what programs look up of their own namespace; the kernel's events (of all its devices) and the other
-/// protocols, each with a parser of its own, are not for them. Odd protocols of IP load modules.
+/// protocols, each with a parser of its own, are not for them. Odd protocols of IP load modules. The answer is that of a
+/// kernel without them: `useradd` and whatever else writes to the audit log gives up at any other.
 fn families() -> Verdict {
     let netlink = [libc::NETLINK_ROUTE, libc::NETLINK_SOCK_DIAG];
-    let odd = ODD_PROTOCOLS.map(|protocol| refused(2, !0, protocol));
+    let unknown = |test: Test| Test {
+        errno: Some(libc::EPROTONOSUPPORT),
+        ..test
+    };
+    let odd = ODD_PROTOCOLS.map(|protocol| unknown(refused(2, !0, protocol)));
     let mut tests = vec![allowed(0, libc::AF_UNIX as u32)];
     tests.extend(odd);
     tests.extend([libc::AF_INET, libc::AF_INET6].map(|family| allowed(0, family as u32)));
@@ -124,7 +129,7 @@ fn families() -> Verdict {
         ..refused(0, !0, libc::AF_NETLINK as u32)
     });
     tests.extend(netlink.map(|protocol| allowed(2, protocol as u32)));
-    tests.push(refused(2, 0, 0));
+    tests.push(unknown(refused(2, 0, 0)));
     Verdict::Argument(tests)
 }
 

@@ -2,6 +2,7 @@ use super::program::{ALLOW, ERRNO, OURS};
 use super::*;
 
 const EPERM: u32 = ERRNO | libc::EPERM as u32;
+const EPROTONOSUPPORT: u32 = ERRNO | libc::EPROTONOSUPPORT as u32;
 const ENOSYS: u32 = ERRNO | libc::ENOSYS as u32;
 
 const PROFILES: [ProfileName; 3] = [
@@ -147,11 +148,12 @@ fn more_arguments() {
         libc::NETLINK_KOBJECT_UEVENT,
         libc::NETLINK_NETFILTER,
         libc::NETLINK_GENERIC,
+        libc::NETLINK_AUDIT,
     ] {
-        assert_eq!(socket(libc::AF_NETLINK, protocol as u32), EPERM);
+        assert_eq!(socket(libc::AF_NETLINK, protocol as u32), EPROTONOSUPPORT);
     }
     for protocol in ODD_PROTOCOLS {
-        assert_eq!(socket(libc::AF_INET6, protocol), EPERM);
+        assert_eq!(socket(libc::AF_INET6, protocol), EPROTONOSUPPORT);
     }
     for protocol in [0, 6, 17] {
         assert_eq!(socket(libc::AF_INET, protocol), ALLOW);
