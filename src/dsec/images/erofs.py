@@ -9,9 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from dsec.errors import DeadlineExceeded, NodeError, error_from_wire
+from dsec.errors import error_from_wire
 from dsec.images.disk import disk_full
 from dsec.images.holds import Hold
+from dsec.images.programs import answered
 from dsec.images.store import FORMAT, Blob, LayerManifest, LayerStore, digest_of
 from dsec.images.threads import in_thread
 from dsec.images.tools import Tools
@@ -22,6 +23,7 @@ from dsec.layering.placing import CHUNK_SIZE
 __all__ = ["OnRead", "build_layer", "make_layer"]
 
 _MAX_ENTRIES = 4_000_000
+_decode = msgspec.json.Decoder(Answer).decode
 OnRead = Callable[[int], None]
 """Called with the bytes of the archive read so far."""
 
@@ -67,16 +69,8 @@ async def _run(tools: Tools, source: Source, staged: Path, timeout_s: float, on_
     (staged / JOB).write_bytes(msgspec.json.encode(Job(source)))
     # -P: a directory of that name where the node was started is not this program.
     argv = [sys.executable, "-P", "-m", "dsec.layering", str(staged)]
-    try:
-        result = await tools.run("mkfs", argv, timeout_s=timeout_s, log=None if on_read is None else _reads(on_read))
-    except TimeoutError:
-        raise DeadlineExceeded(f"making a layer did not end within {timeout_s:g} s", phase="image") from None
-    try:
-        answer = msgspec.json.decode(result.stdout, type=Answer)
-    except msgspec.DecodeError:
-        raise NodeError(
-            f"making a layer ended with status {result.exit_code}: {result.stderr.strip()[-500:]}", phase="image"
-        ) from None
+    running = tools.run("mkfs", argv, timeout_s=timeout_s, log=None if on_read is None else _reads(on_read))
+    answer = await answered(running, _decode, "making a layer", timeout_s=timeout_s, phase="image")
     if isinstance(answer, Failed):
         raise disk_full() if answer.disk_full else error_from_wire(answer.error)
     return answer

@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 
 from dsec.api.packing import Provenance
-from dsec.errors import DeadlineExceeded, NodeError, error_from_wire
+from dsec.errors import error_from_wire
 from dsec.images.catalogue import LayerEnvironment, LayerTag
 from dsec.images.disk import disk_full, full_disk_typed
+from dsec.images.programs import answered
 from dsec.images.references import LayerReference
 from dsec.images.store import FORMAT, Blob, LayerManifest, digest_of
 from dsec.images.threads import in_thread
@@ -22,6 +23,8 @@ from dsec.layering.packing.residue import DEFAULT_RULES, Rule, Rules
 from dsec.layering.placing import CHUNK_SIZE
 
 __all__ = ["DEFAULT_RULES", "Packer", "Packing", "Report", "Rule", "Rules"]
+
+_decode = msgspec.json.Decoder(Answer).decode
 
 
 class Packing(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,16 +80,8 @@ class Packer:
         (staged / JOB).write_bytes(msgspec.json.encode(job))
         argv = _command(staged, snapshot_id)
         timeout_s = self._config.build_timeout_s
-        try:
-            result = await self._tools.run("pack", argv, timeout_s=timeout_s)
-        except TimeoutError:
-            raise DeadlineExceeded(f"packing did not end within {timeout_s:g} s", phase="pack") from None
-        try:
-            answer = msgspec.json.decode(result.stdout, type=Answer)
-        except msgspec.DecodeError:
-            raise NodeError(
-                f"packing ended with status {result.exit_code}: {result.stderr.strip()[-500:]}", phase="pack"
-            ) from None
+        running = self._tools.run("pack", argv, timeout_s=timeout_s)
+        answer = await answered(running, _decode, "packing", timeout_s=timeout_s, phase="pack")
         if isinstance(answer, PackFailed):
             raise disk_full() if answer.disk_full else error_from_wire(answer.error)
         return answer

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dsec.errors import ImageCorrupt, Unsupported
 from dsec.layering.encode import check_attribute
 from dsec.layering.names import shown
-from dsec.layering.placing import CHUNK_SIZE
+from dsec.layering.reading import pieces_of
 from dsec.layering.trees import NO_ATTRIBUTES, Attributes, Directory, Inode, Regular, Special, Symlink, whiteout
 
 __all__ = ["DirectoryContents", "scan"]
@@ -125,29 +125,11 @@ class DirectoryContents:
         fd = os.open(self._root + b"/" + path, _READ)
         try:
             if os.fstat(fd).st_size != file.size:
-                raise ImageCorrupt(f"{shown(path)} changes while a layer is made of it")
-            data = 0
-            for at in range(0, file.size, CHUNK_SIZE):
-                length = min(CHUNK_SIZE, file.size - at)
-                if data <= at and file.size > CHUNK_SIZE:
-                    data = _next_data(fd, at, file.size)
-                yield None if data >= at + length else _read(fd, at, length, path)
+                raise _changed(path)
+            yield from pieces_of(fd, file.size, lambda: _changed(path))
         finally:
             os.close(fd)
 
 
-def _next_data(fd: int, at: int, end: int) -> int:
-    try:
-        return os.lseek(fd, at, os.SEEK_DATA)
-    except OSError as error:
-        return end if error.errno == errno.ENXIO else at
-
-
-def _read(fd: int, at: int, length: int, path: bytes) -> bytes:
-    data = os.pread(fd, length, at)
-    while len(data) < length:
-        more = os.pread(fd, length - len(data), at + len(data))
-        if not more:
-            raise ImageCorrupt(f"{shown(path)} changes while a layer is made of it")
-        data += more
-    return data
+def _changed(path: bytes) -> ImageCorrupt:
+    return ImageCorrupt(f"{shown(path)} changes while a layer is made of it")

@@ -18,7 +18,7 @@ from dsec.layering.packing.attributes import inside, settled
 from dsec.layering.packing.beneath import open_beneath
 from dsec.layering.packing.report import MOST_LISTED, Report, Residual
 from dsec.layering.packing.residue import STAYS, Rules
-from dsec.layering.placing import CHUNK_SIZE
+from dsec.layering.reading import pieces_of
 from dsec.layering.trees import Contents, Directory, Inode, Regular, Special, Symlink, whiteout
 
 __all__ = ["Bounds", "UpperContents", "scan_upper"]
@@ -205,29 +205,11 @@ class UpperContents(Contents):
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or found.st_size != file.size:
-                raise Unsupported(f"{shown(path)} changes while a layer is made of it", phase="pack")
-            data = 0
-            for at in range(0, file.size, CHUNK_SIZE):
-                length = min(CHUNK_SIZE, file.size - at)
-                if data <= at and file.size > CHUNK_SIZE:
-                    data = _next_data(fd, at, file.size)
-                yield None if data >= at + length else _read(fd, at, length, path)
+                raise _changed(path)
+            yield from pieces_of(fd, file.size, lambda: _changed(path))
         finally:
             os.close(fd)
 
 
-def _next_data(fd: int, at: int, end: int) -> int:
-    try:
-        return os.lseek(fd, at, os.SEEK_DATA)
-    except OSError as error:
-        return end if error.errno == errno.ENXIO else at
-
-
-def _read(fd: int, at: int, length: int, path: bytes) -> bytes:
-    data = os.pread(fd, length, at)
-    while len(data) < length:
-        more = os.pread(fd, length - len(data), at + len(data))
-        if not more:
-            raise Unsupported(f"{shown(path)} changes while a layer is made of it", phase="pack")
-        data += more
-    return data
+def _changed(path: bytes) -> Unsupported:
+    return Unsupported(f"{shown(path)} changes while a layer is made of it", phase="pack")
