@@ -19,8 +19,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-__all__ = ["FarSide", "far_side"]
+__all__ = ["GET", "FarSide", "certificate_in", "far_side"]
 
+GET = """
+import http.client, sys
+address, host, path = sys.argv[1:4]
+try:
+    conn = http.client.HTTPConnection(address, 80, timeout=20)
+    conn.request("GET", path, headers={"Host": host})
+    answer = conn.getresponse()
+    print(answer.status, answer.read().decode())
+except OSError as error:
+    print("failed", type(error).__name__)
+"""
 _HEAD = struct.Struct("!6H")
 
 
@@ -45,6 +56,16 @@ class FarSide:
 
 def _run(*argv: str) -> None:
     subprocess.run(argv, check=True, capture_output=True)
+
+
+def certificate_in(folder: Path) -> Path:
+    """A new certificate and its key in one file, for ``far_side``."""
+    certificate = folder / "both.pem"
+    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    argv += ["-subj", "/CN=far.test", "-keyout", str(certificate), "-out", str(certificate.with_suffix(".crt"))]
+    subprocess.run(argv, check=True, capture_output=True)
+    certificate.write_bytes(certificate.read_bytes() + certificate.with_suffix(".crt").read_bytes())
+    return certificate
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ own.
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 import dsec
 from dsec.testing.node import RunningNode, private_node
 
-from .far_side import FarSide, far_side
+from .far_side import GET, FarSide, certificate_in, far_side
 
 pytestmark = [pytest.mark.node, pytest.mark.anyio]
 
@@ -34,17 +33,6 @@ GROUPS = """
 domains = ["*.pypi.test"]
 [network.groups.npm]
 domains = ["npm.test"]
-"""
-GET = """
-import http.client, sys
-address, host, path = sys.argv[1:4]
-try:
-    conn = http.client.HTTPConnection(address, 80, timeout=20)
-    conn.request("GET", path, headers={"Host": host})
-    answer = conn.getresponse()
-    print(answer.status, answer.read().decode())
-except OSError as error:
-    print("failed", type(error).__name__)
 """
 LOOK = """
 import socket, sys
@@ -87,12 +75,7 @@ async def run(sandbox: dsec.Sandbox, script: str, *arguments: str) -> str:
 @pytest.fixture(scope="module")
 def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarSide]:
     """The world."""
-    certificate = tmp_path_factory.mktemp("far") / "both.pem"
-    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-    argv += ["-subj", "/CN=far.test", "-keyout", str(certificate), "-out", str(certificate.with_suffix(".crt"))]
-    subprocess.run(argv, check=True, capture_output=True)
-    certificate.write_bytes(certificate.read_bytes() + certificate.with_suffix(".crt").read_bytes())
-    with far_side(NAMES, certificate) as made:
+    with far_side(NAMES, certificate_in(tmp_path_factory.mktemp("far"))) as made:
         yield made
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import dsec
 
 __all__ = [
-    "GET",
     "GOOD",
     "HELLO",
     "HOLD",
@@ -23,17 +22,6 @@ __all__ = [
     "run",
 ]
 
-GET = """
-import http.client, sys
-address, host, path = sys.argv[1:4]
-try:
-    conn = http.client.HTTPConnection(address, 80, timeout=20)
-    conn.request("GET", path, headers={"Host": host})
-    answer = conn.getresponse()
-    print(answer.status, answer.read().decode())
-except OSError as error:
-    print("failed", type(error).__name__)
-"""
 HOLD = """
 import socket, sys, time
 family, kind, address = {"4": (2, 1, "127.0.0.1"), "6": (10, 1, "::"), "u": (2, 2, "0.0.0.0")}[sys.argv[1]]

@@ -5,18 +5,17 @@ reached is in a namespace of the test's own.
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.far_side import FarSide, far_side
+from tests.integration.far_side import GET, FarSide, certificate_in, far_side
 
 import dsec
 from dsec.testing.node import RunningNode, private_node
 
 from .inside import IMAGE
-from .reaching import GET, GOOD, HELLO, HOLD, RAW, REFUSED, WEBSOCKET, held, policy, reasons, refusals, run
+from .reaching import GOOD, HELLO, HOLD, RAW, REFUSED, WEBSOCKET, held, policy, reasons, refusals, run
 
 pytestmark = [pytest.mark.node, pytest.mark.anyio]
 
@@ -38,12 +37,7 @@ domains = ["*.good.test"]
 @pytest.fixture(scope="module")
 def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarSide]:
     """The world."""
-    certificate = tmp_path_factory.mktemp("far") / "both.pem"
-    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-    argv += ["-subj", "/CN=far.test", "-keyout", str(certificate), "-out", str(certificate.with_suffix(".crt"))]
-    subprocess.run(argv, check=True, capture_output=True)
-    certificate.write_bytes(certificate.read_bytes() + certificate.with_suffix(".crt").read_bytes())
-    with far_side(NAMES, certificate) as made:
+    with far_side(NAMES, certificate_in(tmp_path_factory.mktemp("far"))) as made:
         yield made
 
 
