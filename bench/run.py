@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from bench.dockerd import running_daemon
 from bench.files import measure_files
 from bench.floods import measure_flood
 from bench.load import QUICK, Load, measure_load
+from bench.network import QUICK as QUICK_NETWORK
+from bench.network import NetworkLoad, measure_network
 from bench.phases import measure_phases
 from bench.record import Record
 from bench.sessions import measure_sessions, measure_swerex
@@ -28,11 +31,11 @@ __all__ = ["DEFAULT", "OWN", "SCENARIOS", "Plan", "run"]
 
 H = TypeVar("H")
 _DOCKER_IMAGE = ("dsec-bench", "base")
-OWN = ("phases", "files", "flood", "session", "throughput", "stream", "tree", "readopt")
+OWN = ("phases", "files", "flood", "session", "throughput", "stream", "tree", "readopt", "network")
 """What is measured of dsec alone."""
 SCENARIOS = ("serial", "parallel", "burst", "computesdk", "sustained", "warm", "creating", "memory", *OWN)
-DEFAULT = tuple(name for name in SCENARIOS if name != "readopt")
-"""``readopt`` kills parts of the node: that is asked for by name."""
+DEFAULT = tuple(name for name in SCENARIOS if name not in ("network", "readopt"))
+"""``readopt`` kills parts of the node, ``network`` brings up another one: these are asked for by name."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +56,17 @@ class Plan:
     files_rounds: int
     session: int
     load: Load
+    network: NetworkLoad
 
     @classmethod
     def full(cls, only: frozenset[str]) -> Plan:
         """What the figures in the README are measured with."""
-        return cls(only, 200, 320, 5, 100, 100, 30.0, 1_000, 500, 100, 1024, 5, 1_000, Load())
+        return cls(only, 200, 320, 5, 100, 100, 30.0, 1_000, 500, 100, 1024, 5, 1_000, Load(), NetworkLoad())
 
     @classmethod
     def quick(cls, only: frozenset[str]) -> Plan:
         """A look, in well under a minute."""
-        return cls(only, 20, 48, 1, 50, 10, 3.0, 100, 50, 10, 256, 1, 100, QUICK)
+        return cls(only, 20, 48, 1, 50, 10, 3.0, 100, 50, 10, 256, 1, 100, QUICK, QUICK_NETWORK)
 
     def for_docker(self) -> Plan:
         """Less of everything: Docker takes some hundred milliseconds each."""
@@ -81,6 +85,7 @@ class Plan:
             files_rounds=self.files_rounds,
             session=0,
             load=QUICK,
+            network=QUICK_NETWORK,
         )
 
 
@@ -93,6 +98,11 @@ async def run(record: Record, plan: Plan, *, image: str, docker: str, swerex: Pa
 
     ``swerex``: an interpreter that has SWE-ReX, to be measured beside our sessions.
     """
+    if "network" in plan.only:
+        with tempfile.TemporaryDirectory(prefix="dsec-network-") as scratch:
+            await measure_network(record, plan.network, Path(scratch), _say)
+    if plan.only == {"network"}:
+        return
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(dsec.DSecClient(max_creates_in_flight=1_000))
         target = DsecTarget.of(client, image)

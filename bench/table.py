@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench.files import megabytes_per_second
+from bench.network import network_rows
 from bench.phases import breakdown
 from bench.record import Record
 from dsec.demo.report import quantiles_ms
@@ -55,7 +56,10 @@ def markdown(record: Record) -> str:
             both = (record.results["dsec"].get(scenario), record.results["docker"].get(scenario))
             cells.append(ratio(scenario, *both))
         rows.append([title, *cells])
-    parts = [head, _table(rows)]
+    parts = [head, _table(rows)] if len(rows) > 1 else [head]
+    networks = network_rows(record.results.get("dsec", {}))
+    if networks:
+        parts += ["Networks (servers in a namespace of the same machine):", _table([["what", "dsec"], *networks])]
     phases = record.results.get("dsec", {}).get("phases")
     if phases:
         listed = [["step", "p50, ms", "p99, ms"]]

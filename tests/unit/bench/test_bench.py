@@ -232,3 +232,15 @@ def test_files_have_a_row() -> None:
     record = Record("bench", {"processor": "p", "cpus": 2, "memory_gib": 1, "kernel": "k"}, "c", 0.0)
     record.add("dsec", "files", mib=1000, upload_s=[2.0, 1.0, 9.0], download_s=[4.0, 4.0, 4.0])
     assert "| 524 / 262 MB/s (1000 MiB, median of 3) |" in markdown(record)
+
+
+def test_networks_have_a_table_of_their_own() -> None:
+    """What was measured is told in its own units, what was not is left out, and a record without any has no table."""
+    kept = record()
+    assert "Networks" not in markdown(kept)
+    kept.add("dsec", "network create", [0.012, 0.012], without_s=[0.010, 0.011], phase_s=[0.001, 0.001])
+    kept.add("dsec", "network down", bytes_per_s=1.5e9, direct_bytes_per_s=3e9, connections=4, sandboxes=2)
+    text = markdown(kept)
+    assert "10.00 / 11.00 ms → 12.00 / 12.00 ms: p50 +2.00 ms, 1.00 of it" in text
+    assert "1.50 GB/s over 4 connections of 2 sandboxes; 3.00 GB/s directly" in text
+    assert "bytes up" not in text
