@@ -1,7 +1,7 @@
 """``python -m bench.layers OLD NEW``: what a store keeps of two directories, against the compressed archives of both.
 
-``--entries N`` instead makes a layer of an archive of N small files: time and largest memory. Nothing else runs; the
-figures go to standard output as JSON.
+``--entries N`` instead makes a layer of an archive of N small files, and as root reads all back from its mount: time
+and largest memory. Nothing else runs; the figures go to standard output as JSON.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.mounted import mounted
 from dsec.layering.making import FromDirectory, make
 from dsec.layering.placing import CHUNK_SIZE
 from dsec.stores.chunks import pack_chunk
@@ -91,6 +92,9 @@ def large_tree(entries: int, directory: Path) -> dict[str, object]:
     answer = json.loads(made.stdout)
     if answer["type"] != "Made":
         raise SystemExit(f"it failed: {answer}")
+    begun = time.monotonic()
+    with mounted(out) as point:
+        read_all(point, entries)
     return {
         "entries": entries,
         "took_s": round(took, 1),
@@ -98,14 +102,36 @@ def large_tree(entries: int, directory: Path) -> dict[str, object]:
         "metadata_mib": answer["metadata_size"] >> 20,
         "data_mib": answer["data_size"] >> 20,
         "on_disk_mib": (out / "data").stat().st_blocks * 512 >> 20,
+        "read_back_s": round(time.monotonic() - begun, 1),
     }
+
+
+def read_all(point: Path, entries: int) -> None:
+    """Hold every file of the layer against what went in, and see that there is no other.
+
+    Raises:
+        SystemExit: a file is missing, is another, or is one too many
+    """
+    for number in range(entries):
+        name, content = _file(number)
+        with (point / name).open("rb", buffering=0) as file:
+            if file.read() != content:
+                raise SystemExit(f"{name} is not what went in")
+    found = sum(len(files) for _, _, files in os.walk(point))
+    if found != entries:
+        raise SystemExit(f"{found} files are there, {entries} went in")
+
+
+def _file(number: int) -> tuple[str, bytes]:
+    directory, file = divmod(number, _A_DIRECTORY)
+    name = f"usr/lib/part-{directory // 100:03}/module-{directory:05}/file-{file:04}.py"
+    return name, b"# file %d\n" % number if number % 4 else b""
 
 
 def _members(entries: int) -> Iterator[bytes]:
     for number in range(entries):
-        directory, file = divmod(number, _A_DIRECTORY)
-        info = tarfile.TarInfo(f"usr/lib/part-{directory // 100:03}/module-{directory:05}/file-{file:04}.py")
-        content = b"# file %d\n" % number if number % 4 else b""
+        name, content = _file(number)
+        info = tarfile.TarInfo(name)
         info.size, info.mtime, info.mode = len(content), 1_700_000_000, 0o644
         yield info.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % 512)
     end = io.BytesIO(bytes(1024))

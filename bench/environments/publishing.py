@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gzip
 import hashlib
 import os
@@ -12,11 +11,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
+from bench.mounted import mounted
 from dsec.images.catalogue import ImageConfig
 from dsec.images.erofs import build_layer
 from dsec.images.holds import Holds
@@ -99,7 +98,7 @@ class Publisher:
     async def existing(self, layers: Path, digest: str, archive: str) -> Made:
         """The same of a layer that is made already."""
         own = LayerStore(layers)
-        with _mounted(own.path(digest)) as tree:
+        with mounted(own.path(digest)) as tree:
             archived = await asyncio.to_thread(self._archive, tree, archive)
         return await asyncio.to_thread(self._publish, own.path(digest), digest, own.manifest(digest), archived)
 
@@ -150,21 +149,3 @@ def _packed(pool: ThreadPoolExecutor, blocks: Iterator[bytes]) -> Iterator[tuple
             yield first, packed.result()
     for first, packed in ahead:
         yield first, packed.result()
-
-
-@contextmanager
-def _mounted(layer: Path) -> Iterator[Path]:
-    """A layer's files; by mount(2) itself, for util-linux would make a loop device."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    point = Path(f"/tmp/dsec-bench-{os.urandom(4).hex()}")
-    point.mkdir()
-    try:
-        options = f"device={layer / 'data'}".encode()
-        if libc.mount(os.fsencode(layer / "metadata"), os.fsencode(point), b"erofs", 1, options):
-            raise OSError(ctypes.get_errno(), f"mount of {layer}")
-        try:
-            yield point
-        finally:
-            subprocess.run(["umount", str(point)], check=True)
-    finally:
-        point.rmdir()

@@ -35,6 +35,7 @@ def _tree(top: Path) -> Path:
     (top / "sub" / "up").symlink_to("../a")
     os.link(top / "a", top / "sub" / "same")
     os.utime(top / "a", (1_500_000_000, 1_500_000_000))
+    os.utime(top / "link", (1_400_000_000, 1_400_000_000), follow_symlinks=False)
     (top / "empty").chmod(0o555)
     return top
 

@@ -320,13 +320,13 @@ impl Unpack<'_> {
     fn link(&self, directory: &OwnedFd, name: &[u8], member: &Member) -> Result<(), Fault> {
         let target = member.link.as_slice();
         replace_by(directory.as_fd(), name, |name| {
+            let how = AtFlags::SYMLINK_NOFOLLOW;
             fs::symlinkat(target, directory, name)?;
             if self.owners {
                 let owner = (Uid::from_raw(member.uid), Gid::from_raw(member.gid));
-                let how = AtFlags::SYMLINK_NOFOLLOW;
                 fs::chownat(directory, name, Some(owner.0), Some(owner.1), how)?;
             }
-            Ok(())
+            fs::utimensat(directory, name, &times(member.mtime), how)
         })
         .map_err(plain)
     }

@@ -85,6 +85,8 @@ class Unpacking:
             self._placed(path, lambda hidden: os.symlink(member.link, os.fsencode(hidden)))  # noqa: PTH211
             if self._owners:
                 os.chown(path, member.uid, member.gid, follow_symlinks=False)
+            if os.utime in os.supports_follow_symlinks:
+                _set_time(path, member, follow_symlinks=False)
         else:
             self._counts.skip(path)
         self._counts.entries += 1
@@ -173,9 +175,9 @@ def _hidden(path: str) -> str:
     return f"{directory}/.dsec-{secrets.token_hex(8)}" if "/" in path else f".dsec-{secrets.token_hex(8)}"
 
 
-def _set_time(path: str, member: Member) -> None:
+def _set_time(path: str, member: Member, *, follow_symlinks: bool = True) -> None:
     with contextlib.suppress(OSError, OverflowError):
-        os.utime(path, (member.mtime, member.mtime))
+        os.utime(path, (member.mtime, member.mtime), follow_symlinks=follow_symlinks)
 
 
 def _refuse(path: str, why: str) -> NoReturn:
