@@ -50,6 +50,21 @@ def test_pull_list_show_remove(node: RunningNode, port: int, tmp_path: Path) -> 
     assert again.returncode == 1 and again.stderr.startswith("dsec: ") and "Traceback" not in again.stderr
 
 
+def test_several_at_once(node: RunningNode, port: int, tmp_path: Path) -> None:
+    """Each is told when it is there, with its own progress; one that cannot be had is an error beside the others."""
+    with docker_registry(tmp_path / "server", port=port) as registry:
+        for name in ("one", "two"):
+            push(oci_layout(tmp_path / name, [LAYER], {"Env": [f"N={name}"]}), registry, f"side/{name}:1")
+        names = [f"{registry}/side/{name}:1" for name in ("one", "none", "two")]
+        pulled = dsec(node, "image", "pull", *names)
+        assert pulled.returncode == 1 and sorted(pulled.stdout.split()) == [names[0], names[2]]
+        for name in (names[0], names[2]):
+            assert f"pulling {name}: done" in pulled.stderr
+        assert pulled.stderr.count("dsec: ") == 1 and "side/none" in pulled.stderr
+        told = json.loads(dsec(node, "pull", "--json", names[0], names[2]).stdout)
+        assert sorted(one["reference"] for one in told) == [names[0], names[2]]
+
+
 def test_import_of_files(node: RunningNode, tmp_path: Path) -> None:
     """docker-archive: and oci: are files of the caller's; a cut archive is one line and code 1."""
     archive = docker_archive(tmp_path / "a.tar", [LAYER], name="team/file:1")

@@ -17,14 +17,14 @@ __all__ = ["ProgressLines"]
 
 
 class ProgressLines:
-    """Shows ImageProgress steps of one import; a context manager."""
+    """Shows ImageProgress steps of one import, or of several by name; a context manager."""
 
     def __init__(self, title: str, *, quiet: bool = False) -> None:
         self._title = title
         self._quiet = quiet
-        self._phase = ""
+        self._phases: dict[str, str] = {}
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> ProgressLines:
         if not self._quiet and sys.stderr.isatty():
@@ -34,7 +34,6 @@ class ProgressLines:
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
             self._bar = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
             self._bar.start()
-            self._task = self._bar.add_task(self._title, total=None, amount="")
         return self
 
     def __exit__(
@@ -45,18 +44,24 @@ class ProgressLines:
 
     def show(self, step: ImageProgress) -> None:
         """Show one step."""
-        if self._bar is not None and self._task is not None:
+        self.show_of(self._title, step)
+
+    def show_of(self, title: str, step: ImageProgress) -> None:
+        """Show one step of what has this title."""
+        if self._bar is not None:
+            if title not in self._tasks:
+                self._tasks[title] = self._bar.add_task(title, total=None, amount="")
             self._bar.update(
-                self._task,
-                description=f"{self._title}: {step.phase}",
+                self._tasks[title],
+                description=f"{title}: {step.phase}",
                 completed=step.done,
                 total=step.total or None,
                 amount=_amount(step),
             )
-        elif not self._quiet and step.phase != self._phase:
-            self._phase = step.phase
-            detail = "" if step.detail in self._title else step.detail
-            print(f"{self._title}: {step.phase} {detail}".rstrip(), file=sys.stderr)
+        elif not self._quiet and step.phase != self._phases.get(title):
+            self._phases[title] = step.phase
+            detail = "" if step.detail in title else step.detail
+            print(f"{title}: {step.phase} {detail}".rstrip(), file=sys.stderr)
 
 
 def _amount(step: ImageProgress) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -12,7 +13,7 @@ import msgspec
 
 from dsec.api import types
 from dsec.client.link import Query
-from dsec.client.progressing import OnProgress, last_line
+from dsec.client.progressing import OnImageProgress, OnProgress, last_line
 from dsec.client.results import ImageReady
 from dsec.client.tarball import Upload, file_pieces, tar_pieces
 from dsec.errors import ImageError, InvalidArgument
@@ -111,11 +112,12 @@ class Images:
 
     async def ensure(
         self, references: Sequence[str], *, pull: Literal["missing", "always", "never"] = "missing",
-        concurrency: int = 8,
+        concurrency: int = 8, on_progress: OnImageProgress | None = None,
     ) -> AsyncGenerator[ImageReady | ImageError]:  # fmt: skip
         """Make sure that images are there: each as it becomes ready, or the ImageError that keeps it from it.
 
-        The error's ``details["reference"]`` names its image; the others go on. ``concurrency`` are pulled at once.
+        The error's ``details["reference"]`` names its image; the others go on. ``concurrency`` are pulled at once;
+        ``on_progress`` is called with the reference and how far its pull is.
         What is no image's fault is raised: InvalidArgument (a malformed name), NodeError, CapacityError (disk full).
         Leaving the iteration stops asking; pulls that have begun go on at the node.
         """
@@ -125,7 +127,7 @@ class Images:
             raise InvalidArgument("concurrency must be at least 1")
         turn = asyncio.Semaphore(concurrency)
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self._ensured(one, pull, turn)) for one in dict.fromkeys(references)]
+        tasks = [loop.create_task(self._ensured(one, pull, turn, on_progress)) for one in dict.fromkeys(references)]
         try:
             for next_ready in asyncio.as_completed(tasks):
                 yield await next_ready
@@ -143,12 +145,15 @@ class Images:
         )
 
     async def _ensured(
-        self, reference: str, pull: Literal["missing", "always", "never"], turn: asyncio.Semaphore
-    ) -> ImageReady | ImageError:
+        self, reference: str, pull: Literal["missing", "always", "never"], turn: asyncio.Semaphore,
+        on_progress: OnImageProgress | None,
+    ) -> ImageReady | ImageError:  # fmt: skip
         async with turn:
             begun = asyncio.get_running_loop().time()
             try:
-                image = await self.import_(reference, pull=pull)
+                image = await self.import_(
+                    reference, pull=pull, on_progress=None if on_progress is None else partial(on_progress, reference)
+                )
             except ImageError as error:
                 error.details["reference"] = reference
                 return error

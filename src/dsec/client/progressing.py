@@ -12,9 +12,11 @@ from dsec.client.link import Link, Query, decode_answer
 from dsec.client.tarball import Upload
 from dsec.errors import DSecError, ProtocolError, error_from_wire
 
-__all__ = ["OnProgress", "last_line"]
+__all__ = ["OnImageProgress", "OnProgress", "last_line"]
 
 OnProgress = Callable[[types.ImageProgress], None]
+OnImageProgress = Callable[[str, types.ImageProgress], None]
+"""Called with an image's reference, as it was asked for, and how far it is."""
 T = TypeVar("T")
 _LONGEST_LINE = 4 << 20
 

@@ -49,6 +49,7 @@ def images_of(config: NodeConfig, in_use: Callable[[str], bool], tools: Tools) -
         shared_dir=Path(config.shared_layers) if config.shared_layers else None,
         mirrors=config.registries.mirrors,
         insecure_registries=config.registries.insecure,
+        registry_patience_s=config.registries.patience_s,
         collapse_mib=config.collapse_mib,
         collapse_layers=config.collapse_layers,
     )

@@ -9,17 +9,17 @@ from dsec.images import Images, LayerTag
 __all__ = ["composed"]
 
 
-async def composed(images: Images, request: CreateRequest) -> Environment:
+async def composed(images: Images, request: CreateRequest, deadline: float) -> Environment:
     """What a request is made of, as names mean it now; its image is pulled where that is asked for.
 
-    Hold the layers before the next await: until then any of them may be removed. Errors: as of ``Images.resolve`` and
-    ``NodeLayers.find``.
+    ``deadline``, by the event loop's time, is the create's. Hold the layers before the next await: until then any of
+    them may be removed. Errors: as of ``Images.resolve`` and ``NodeLayers.find``.
     """
     # Before the image, which may take minutes; and after it, when nothing can be removed before it is held.
     _layers_of(images, request)
     while True:
         pruned = images.pruned
-        image = await images.resolve(request.image, pull=request.pull)
+        image = await images.resolve(request.image, pull=request.pull, deadline=deadline)
         # Between the end of a shared pull and this caller's turn its image may have been removed again.
         if images.pruned == pruned or all(map(images.layers.knows, image.layers)):
             break

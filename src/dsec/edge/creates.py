@@ -201,7 +201,7 @@ class Creates:
         if request.name is not None:
             self._take_name(attempt.project, request.name, attempt.sandbox_id)
         attempt.phase = "image"
-        environment = await self._environment(request)
+        environment = await self._environment(request, attempt.deadline)
         core.hold_layers(attempt.sandbox_id, environment.layers)
         await self._cache.ensure(environment.layers)
         attempt.phase = "admission"
@@ -239,12 +239,12 @@ class Creates:
             raise Conflict(f"the name {name!r} is taken", sandbox_id=taken, remedy="Stop that sandbox or use another")
         self._core.names[project, name] = sandbox_id
 
-    async def _environment(self, request: CreateRequest) -> Environment:
+    async def _environment(self, request: CreateRequest, deadline: float) -> Environment:
         if request.from_disk is not None:
             return self._kept.environment(request)
         if request.from_snapshot is not None:
             return self._snapshots.environment(request)
-        return await composed(self._core.images, request)
+        return await composed(self._core.images, request, deadline)
 
     async def _admit(self, attempt: Attempt, demand: Demand) -> None:
         admission = self._core.admission

@@ -39,6 +39,8 @@ class ImagesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Longest time for one pull."""
     stall_timeout_s: float = 90.0
     """Longest time in which a registry may deliver nothing."""
+    registry_patience_s: float = 60.0
+    """How long in all a pull waits for a registry that asks to be left alone, or that breaks off downloads."""
     build_timeout_s: float = 1200.0
     """Longest time for building the default image, and for making one EROFS layer."""
     collapse_mib: int = 3072

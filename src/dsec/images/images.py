@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -119,13 +120,21 @@ class Images:
 
     # Images
 
-    async def resolve(self, reference: str, *, pull: Pull = "missing", progress: OnProgress | None = None) -> Image:
+    async def resolve(
+        self,
+        reference: str,
+        *,
+        pull: Pull = "missing",
+        progress: OnProgress | None = None,
+        deadline: float = math.inf,
+    ) -> Image:
         """The image that a user's name means, pulled as ``pull`` says.
 
         Callers that want the same image at the same time share one pull; a caller that is cancelled leaves it
-        running for the next. Raises InvalidArgument (malformed), ImageNotFound, RegistryRateLimited
-        (``retry_after_s``), RegistryDenied, RegistryUnreachable, ImageCorrupt, ImageError, CapacityError (disk full),
-        DeadlineExceeded, NodeError.
+        running for the next. ``deadline``, by the event loop's time, is when the caller gives up: a registry that
+        asks to be left alone for longer than the last of them is an error at once. Raises InvalidArgument
+        (malformed), ImageNotFound, RegistryRateLimited (``retry_after_s``), RegistryDenied, RegistryUnreachable,
+        ImageCorrupt, ImageError, CapacityError (disk full), DeadlineExceeded, NodeError.
         """
         parsed = _image_reference(reference)
         name = str(parsed)
@@ -138,7 +147,7 @@ class Images:
                 if pull == "never":
                     raise
         self._refuse_id(parsed)
-        return await self._pull(parsed, name, progress)
+        return await self._pull(parsed, name, progress, deadline)
 
     def _refuse_id(self, source: ImageReference) -> None:
         """An image's own digest is its configuration's; registries know images by their manifests' digests."""
@@ -150,8 +159,10 @@ class Images:
                 remedy=f"Use {known}, or the digest that the registry shows for it",
             )
 
-    async def _pull(self, source: ImageReference, name: str, progress: OnProgress | None) -> Image:
-        return await self._jobs.join(*self._pull_job(source, name), progress)
+    async def _pull(
+        self, source: ImageReference, name: str, progress: OnProgress | None, deadline: float = math.inf
+    ) -> Image:
+        return await self._jobs.join(*self._pull_job(source, name), progress, deadline=deadline)
 
     def _pull_job(self, source: ImageReference, name: str) -> tuple[str, Work]:
         return f"{name} from {source}", lambda report: self._importer.pull(source, name, report)

@@ -7,30 +7,23 @@ Everything on the way lies in private directories that are gone at the end, what
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from dsec.errors import (
-    DeadlineExceeded,
-    ImageCorrupt,
-    RegistryRateLimited,
-    RegistryUnreachable,
-)
 from dsec.images import skopeo
 from dsec.images.catalogue import Image
+from dsec.images.copying import Copier
 from dsec.images.holds import Hold
 from dsec.images.oci import LayoutImage, LayoutLayer, blob_path, read_layout
-from dsec.images.progress import Progress, Reporter
+from dsec.images.progress import Reporter
 from dsec.images.pulls import Pull, Pulls
 from dsec.images.references import ImageReference
 from dsec.images.store import private_directory
 from dsec.images.tally import Tally
 from dsec.images.threads import in_thread
 from dsec.images.together import together
-from dsec.images.tools import ToolResult
 from dsec.images.workshop import Workshop
 from dsec.layering.making import FromArchive
 from dsec.layering.tar_tree import TarOptions
@@ -38,7 +31,6 @@ from dsec.layering.tar_tree import TarOptions
 __all__ = ["Importer", "SCRATCH_PREFIX"]
 
 SCRATCH_PREFIX = "import-"
-_POLL_S = 0.25
 
 
 class Importer:
@@ -52,6 +44,7 @@ class Importer:
         self._pulls = pulls
         self._on_image = on_image
         self._layer_locks: dict[str, asyncio.Lock] = {}
+        self._copier = Copier(workshop.config, workshop.tools)
         self._slots = asyncio.Semaphore(self._config.parallel_layers)
 
     async def pull(self, source: ImageReference, reference: str, report: Reporter) -> Image:
@@ -78,12 +71,12 @@ class Importer:
         with self._holds.session() as hold:
             layout = scratch / "layout"
             self._pretend_known_blobs(layout, hold)
-            await self._copy(source, layout, scratch, reference, report, tool_id)
+            await self._copier.copy(source, layout, scratch, reference, report, tool_id)
             image = await in_thread(lambda _: read_layout(layout))
             if (same := self._same(reference, image)) is not None:
                 return same
             if self._uncover(layout, image):
-                await self._copy(source, layout, scratch, reference, report, tool_id)
+                await self._copier.copy(source, layout, scratch, reference, report, tool_id)
                 image = await in_thread(lambda _: read_layout(layout))
             return await self._take(layout, image, reference, report)
 
@@ -122,43 +115,6 @@ class Importer:
         for path in covered:
             path.unlink()
         return bool(covered)
-
-    async def _copy(
-        self, source: str, layout: Path, scratch: Path, reference: str, report: Reporter, tool_id: str | None
-    ) -> None:
-        has_policy = await in_thread(lambda _: skopeo.POLICY.exists())
-        argv = skopeo.copy_argv(source, layout, scratch, self._config, has_policy=has_policy)
-        timeout_s = self._config.pull_timeout_s
-        run = self._workshop.tools.run("pull", argv, timeout_s=timeout_s, log=_refuse_429, tool_id=tool_id)
-        result = await self._unless_stalled(run, scratch, reference, report)
-        if result.exit_code:
-            raise skopeo.error_from_text(result.stderr, reference)
-
-    async def _unless_stalled(
-        self, run: Coroutine[None, None, ToolResult], scratch: Path, reference: str, report: Reporter
-    ) -> ToolResult:
-        """Wait for a copy; end it when it brings nothing for ``stall_timeout_s``, or more than an image may have."""
-        copying = asyncio.ensure_future(run)
-        stall_s = self._config.stall_timeout_s
-        loop = asyncio.get_running_loop()
-        seen, patience_ends = 0, loop.time() + stall_s
-        try:
-            while not copying.done():
-                await asyncio.wait([copying], timeout=_POLL_S)
-                size = await in_thread(lambda _: _allocated(scratch))
-                if size > self._config.max_image_bytes:
-                    raise ImageCorrupt(f"{reference} is larger than the node allows", remedy="Raise max_image_bytes")
-                if size > seen:
-                    seen, patience_ends = size, loop.time() + stall_s
-                    report(Progress(reference, "download", size))
-                elif loop.time() > patience_ends and not copying.done():
-                    raise _stalled(reference, stall_s)
-            return copying.result()
-        except TimeoutError as error:
-            raise DeadlineExceeded(f"{reference}: {error}", phase="image", remedy="Raise pull_timeout_s") from None
-        finally:
-            copying.cancel()
-            await asyncio.gather(copying, return_exceptions=True)
 
     async def _take(self, layout: Path, image: LayoutImage, reference: str, report: Reporter) -> Image:
         """Make every layer that is missing, then record the image."""
@@ -208,33 +164,3 @@ class Importer:
 def _is_stand_in(file: Path) -> bool:
     found = file.stat()
     return found.st_size > 0 and not found.st_blocks
-
-
-def _stalled(reference: str, stall_s: float) -> RegistryUnreachable:
-    return RegistryUnreachable(
-        f"{reference}: the registry delivered nothing for {stall_s:g} s",
-        phase="image",
-        remedy="Try again later, or configure a mirror",
-    )
-
-
-def _refuse_429(line: str) -> None:
-    delay = skopeo.rate_limit_delay_s(line)
-    if delay is not None:
-        # skopeo itself would wait and ask again for minutes, with nobody knowing why.
-        raise RegistryRateLimited(
-            "the registry answered 429: too many requests",
-            phase="image",
-            retry_after_s=delay,
-            remedy="Wait, log in to the registry, or configure a mirror",
-        )
-
-
-def _allocated(directory: Path) -> int:
-    """Bytes of disk below a directory; the stand-ins for known blobs are holes and count nothing."""
-    total = 0
-    for base, _, names in os.walk(directory):
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                total += os.lstat(os.path.join(base, name)).st_blocks * 512  # noqa: PTH118
-    return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 
 from dsec.images.catalogue import Image
@@ -24,14 +25,18 @@ class Jobs:
     def __init__(self) -> None:
         self._running: dict[str, tuple[asyncio.Task[Image], Reporter]] = {}
 
-    async def join(self, key: str, work: Work, progress: OnProgress | None) -> Image:
-        """Wait for the job of that key, starting it if there is none."""
+    async def join(self, key: str, work: Work, progress: OnProgress | None, *, deadline: float = math.inf) -> Image:
+        """Wait for the job of that key, starting it if there is none.
+
+        The job hears of the ``deadline``, the caller's own by the event loop's time, and goes on beyond it.
+        """
         self.start(key, work)
         task, report = self._running[key]
         if progress is not None:
             report.add(progress)
         try:
-            return await asyncio.shield(task)
+            with report.waited_for(deadline):
+                return await asyncio.shield(task)
         finally:
             if progress is not None:
                 report.discard(progress)

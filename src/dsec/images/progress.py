@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import math
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import msgspec
 
 __all__ = ["OnProgress", "Phase", "Progress", "Reporter"]
 
-Phase = Literal["download", "unpack", "build", "done"]
+Phase = Literal["download", "wait", "unpack", "build", "done"]
+"""``wait``: the registry is left alone for a while, or a download that broke off is begun again soon."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -35,6 +38,7 @@ class Reporter:
     def __init__(self) -> None:
         self._listeners: list[OnProgress] = []
         self._latest: Progress | None = None
+        self._deadlines: list[float] = []
 
     def __call__(self, progress: Progress) -> None:
         """Report."""
@@ -52,3 +56,17 @@ class Reporter:
         """Leave."""
         if listener in self._listeners:
             self._listeners.remove(listener)
+
+    @property
+    def until(self) -> float:
+        """Until when somebody waits for it, in the event loop's time; infinite where nobody said, or nobody does."""
+        return max(self._deadlines, default=math.inf)
+
+    @contextlib.contextmanager
+    def waited_for(self, deadline: float) -> Iterator[None]:
+        """Somebody waits in this block, until then at most."""
+        self._deadlines.append(deadline)
+        try:
+            yield
+        finally:
+            self._deadlines.remove(deadline)

@@ -7,7 +7,7 @@ later; what none of them matches stays an ImageError that quotes the text, never
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from dsec.errors import (
@@ -23,18 +23,36 @@ from dsec.images.config import ImagesConfig
 from dsec.images.disk import disk_full
 from dsec.images.references import ImageReference
 
-__all__ = ["POLICY", "copy_argv", "error_from_text", "mirrored", "rate_limit_delay_s"]
+__all__ = [
+    "POLICY",
+    "RATE_LIMIT_REMEDY",
+    "asked_again",
+    "copy_argv",
+    "error_from_text",
+    "mirrored",
+    "rate_limit_delay_s",
+]
 
 POLICY = Path("/etc/containers/policy.json")
 """Signature policy of the machine."""
+RATE_LIMIT_REMEDY = "Wait, log in to the registry, or configure a mirror"
 _DEFAULT_DELAY_S = 60.0
+_LONGEST_TOLD_S = 60.0
+"""skopeo waits no longer than this, whatever a registry says."""
+_SOON_S = 1.0
+_HUB = {"docker.io": "registry-1.docker.io"}
 _BACKOFF = re.compile(r"Too many requests to \S+: sleeping for ([0-9.]+) seconds")
 _FATAL = re.compile(r'level=fatal msg="(.*)"\s*$', re.MULTILINE)
+_BLOB = re.compile(r"blob (sha256:[0-9a-f]{64})")
+_SERVER_ERROR = r"\b50[0-9] \(|received unexpected HTTP status: 5"
+_BROKEN_OFF = re.compile(r"happened during read: (?!Digest did not match)")
+_PASSING = re.compile(_SERVER_ERROR + r"|i/o timeout|connection reset|TLS handshake timeout")
+"""What may be gone in a moment; of a registry that was never reached nobody knows that."""
 _PATTERNS: tuple[tuple[type[ImageError], str, str | None], ...] = (
     (
         RegistryRateLimited,
         r"too many requests|toomanyrequests|\b429\b",
-        "Wait, log in to the registry, or configure a mirror",
+        RATE_LIMIT_REMEDY,
     ),
     (ImageNotFound, r"manifest unknown|name unknown|\b404 \(Not Found\)|repository name not known", None),
     (
@@ -52,7 +70,7 @@ _PATTERNS: tuple[tuple[type[ImageError], str, str | None], ...] = (
     (
         RegistryUnreachable,
         r"connection refused|no such host|i/o timeout|connection reset|no route to host|network is unreachable"
-        r"|TLS handshake timeout|server misbehaving|\b50[0-9] \(|received unexpected HTTP status: 5",
+        r"|TLS handshake timeout|server misbehaving|" + _SERVER_ERROR,
         "Check the registry's name and the node's network, then try again",
     ),
     (
@@ -107,14 +125,47 @@ def rate_limit_delay_s(line: str) -> float | None:
     return float(match[1]) if match else None
 
 
-def error_from_text(text: str, name: str) -> DSecError:
-    """The typed error for what skopeo said when it failed to copy ``name``."""
+def error_from_text(text: str, name: str, *, registry: bool = False) -> DSecError:
+    """The typed error for what skopeo said when it failed to copy ``name``; ``registry``: from there.
+
+    What may have passed in a moment has a ``retry_after_s``.
+    """
     fatal = _FATAL.findall(text)
     said = fatal[-1].replace('\\"', '"') if fatal else text.strip()[-500:]
     if "no space left on device" in said:
         return disk_full()
+    if registry and _BROKEN_OFF.search(said):
+        return RegistryUnreachable(
+            f"{name}: the download broke off: {said[-400:]}",
+            phase="image",
+            remedy="Try again: what came whole is not fetched twice",
+            retry_after_s=_SOON_S,
+        )
     for kind, pattern, remedy in _PATTERNS:
         if re.search(pattern, said):
             delay = _DEFAULT_DELAY_S if kind is RegistryRateLimited else None
+            if kind is RegistryUnreachable and _PASSING.search(said):
+                delay = _SOON_S
             return kind(f"{name}: {said[-400:]}", phase="image", remedy=remedy, retry_after_s=delay)
     return ImageError(f"{name} could not be copied: {said[-400:]}", phase="image")
+
+
+def asked_again(error: DSecError, source: str, insecure: Collection[str]) -> str | None:
+    """Where to ask how long a registry wants to be left alone, when skopeo cannot have said it; None where it has.
+
+    At 503 skopeo does not look at ``Retry-After``; at 429 it says a minute for all that is longer.
+    """
+    if isinstance(error, RegistryRateLimited):
+        unknown = (error.retry_after_s or 0.0) >= _LONGEST_TOLD_S
+    else:
+        unknown = isinstance(error, RegistryUnreachable) and "503" in error.message
+    if not unknown or not source.startswith("docker://"):
+        return None
+    host, _, path = source.removeprefix("docker://").partition("/")
+    name, at, digest = path.partition("@")
+    if not at:
+        name, _, digest = path.rpartition(":")
+    blob = _BLOB.search(error.message)
+    what = f"blobs/{blob[1]}" if blob else f"manifests/{digest}"
+    scheme = "http" if host in insecure else "https"
+    return f"{scheme}://{_HUB.get(host, host)}/v2/{name}/{what}"

@@ -26,6 +26,7 @@ __all__ = [
 
 DEFAULT_IMAGE = "dsec/debian:12"
 _LEAST_MIB = {"layer_cache_mib": 0, "layers_memory_mib": 64}
+_MOST_PATIENCE_S = 3600.0
 _STORE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 
 
@@ -45,6 +46,8 @@ class Registries(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Registry → prefix that stands for it: ``{"docker.io": "mirror.example:5000/hub"}``."""
     insecure: tuple[str, ...] = ()
     """Registries (``host:port``) that are spoken to without TLS."""
+    patience_s: float = 60.0
+    """How long in all a pull waits for a registry that asks to be left alone, or that breaks off downloads."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -150,6 +153,8 @@ def read_settings(paths: NodePaths) -> NodeConfig:
         config = msgspec.convert(raw, NodeConfig)
         _check_stores(config.stores, reader=config.reader)
         _check_cache(config)
+        if not 0 <= config.registries.patience_s <= _MOST_PATIENCE_S:
+            raise InvalidArgument(f"registries.patience_s is between 0 and {_MOST_PATIENCE_S:g}")
         _check_tls(config.tls)
         if config.collapse_mib < 0 or not 1 <= config.collapse_layers <= 100:
             raise InvalidArgument("collapse_mib is at least 0, collapse_layers between 1 and 100")

@@ -203,9 +203,9 @@ async def test_credentials(configure: Configure, tmp_path: Path) -> None:
 
 
 async def test_rate_limit(configure: Configure) -> None:
-    """A 429 is told at once with the registry's own delay, instead of waiting behind the caller's back."""
+    """A 429 that outlasts the node's patience is told at once, with the registry's own delay."""
     async with misbehaving(429, "Retry-After: 17\r\n") as bad:
-        config = configure(insecure_registries=(bad.address,))
+        config = configure(insecure_registries=(bad.address,), registry_patience_s=16.0)
         async with Images(config, SubprocessTools()) as images:
             with pytest.raises(RegistryRateLimited) as caught:
                 await images.resolve(f"{bad.address}/x:1")
@@ -220,7 +220,7 @@ async def test_other_refusals(configure: Configure, status: int, expected: type[
     """Forbidden is denied; a server error is the registry's trouble."""
     async with (
         misbehaving(status) as bad,
-        Images(configure(insecure_registries=(bad.address,)), SubprocessTools()) as images,
+        Images(configure(insecure_registries=(bad.address,), registry_patience_s=1.5), SubprocessTools()) as images,
     ):
         with pytest.raises(expected):
             await images.resolve(f"{bad.address}/x:1")

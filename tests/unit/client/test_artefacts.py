@@ -115,6 +115,12 @@ async def test_ensure_gives_each_image_or_its_error(fake: FakeNode, client: DSec
     assert [one.details["reference"] for one in made if isinstance(one, dsec.ImageError)] == ["a:1"]
     assert sorted(one.reference for one in made if isinstance(one, dsec.ImageReady)) == ["b:1", "c:1"]
     assert set(fake.edge.images) == {"b:1", "c:1"}
+    seen: list[str] = []
+    async for _ in client.images.ensure(
+        ["d:1", "e:1"], on_progress=lambda name, step: seen.append(f"{name} {step.phase}")
+    ):
+        pass
+    assert {each.split()[0] for each in seen} == {"d:1", "e:1"}
 
 
 async def test_ensure_raises_what_is_no_images_fault(fake: FakeNode, client: DSecClient) -> None:

@@ -96,3 +96,20 @@ async def test_closing_cancels_what_runs() -> None:
     await jobs.aclose()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_a_job_knows_how_long_somebody_waits() -> None:
+    """The last of the deadlines counts, one without makes it endless, and who has left counts no more."""
+    jobs, work = Jobs(), Work()
+    early = asyncio.create_task(jobs.join("k", work, None, deadline=10.0))
+    late = asyncio.create_task(jobs.join("k", work, None, deadline=20.0))
+    await settle()
+    assert work.report is not None and work.report.until == 20.0
+    late.cancel()
+    await settle()
+    assert work.report.until == 10.0
+    endless = asyncio.create_task(jobs.join("k", work, None))
+    await settle()
+    assert work.report.until == float("inf")
+    work.go.set()
+    assert await early == await endless == IMAGE

@@ -19,7 +19,7 @@ from dsec.errors import (
 )
 from dsec.images.config import ImagesConfig
 from dsec.images.references import parse_image
-from dsec.images.skopeo import copy_argv, error_from_text, mirrored, rate_limit_delay_s
+from dsec.images.skopeo import asked_again, copy_argv, error_from_text, mirrored, rate_limit_delay_s
 
 # As skopeo 1.9.3 says it.
 SAID: list[tuple[str, type[DSecError]]] = [
@@ -45,6 +45,50 @@ def test_errors_are_typed(said: str, expected: type[DSecError]) -> None:
     error = error_from_text(f'time="…" level=debug msg="404 (Not Found)"\ntime="…" level=fatal msg="{said}"\n', "x")
     assert type(error) is expected
     assert said.replace('\\"', '"')[-30:] in error.message or isinstance(error, CapacityError)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected", "again"),
+    [
+        ("writing blob: happened during read: unexpected EOF", RegistryUnreachable, True),
+        (
+            "writing blob: happened during read: read tcp 1.2.3.4:5: connection reset by peer",
+            RegistryUnreachable,
+            True,
+        ),
+        (
+            "writing blob: happened during read: Digest did not match, expected sha256:a, got sha256:b",
+            ImageCorrupt,
+            False,
+        ),
+        (
+            "pinging container registry r: invalid status code from registry 503 (Service Unavailable)",
+            RegistryUnreachable,
+            True,
+        ),
+        ("reading manifest 1 in r/x: received unexpected HTTP status: 502 Bad Gateway", RegistryUnreachable, True),
+        ("pinging container registry r: dial tcp: connect: connection refused", RegistryUnreachable, False),
+    ],
+)
+def test_what_passes_says_when_to_come_again(said: str, expected: type[DSecError], again: bool) -> None:
+    """A download that broke off and a server's own trouble are worth another try; wrong bytes and nobody there are not."""
+    error = error_from_text(f'level=fatal msg="{said}"\n', "r/x:1", registry=True)
+    assert type(error) is expected and (error.retry_after_s is not None) is again
+
+
+def test_where_to_ask_how_long() -> None:
+    """At what was refused, over plain HTTP only where the settings say so; not where skopeo has said it."""
+    digest = "sha256:" + "a" * 64
+    busy = error_from_text(
+        f'level=fatal msg="reading blob {digest}: invalid status code 503 (x)"', "x", registry=True
+    )
+    assert asked_again(busy, "docker://r:5000/a/b:1", ("r:5000",)) == f"http://r:5000/v2/a/b/blobs/{digest}"
+    assert asked_again(busy, "docker-archive:/x", ()) is None
+    ping = error_from_text('level=fatal msg="pinging r: invalid status code 503 (x)"', "x", registry=True)
+    assert asked_again(ping, "docker://docker.io/a/b:1", ()) == "https://registry-1.docker.io/v2/a/b/manifests/1"
+    assert asked_again(ping, f"docker://r/a@{digest}", ()) == f"https://r/v2/a/manifests/{digest}"
+    for told, url in ((17.0, None), (60.0, "https://r/v2/a/manifests/1")):
+        assert asked_again(RegistryRateLimited("x", retry_after_s=told), "docker://r/a:1", ()) == url
 
 
 def test_rate_limit_is_seen_in_the_log() -> None:

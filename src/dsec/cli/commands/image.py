@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsec.cli.completing import image_names
+from dsec.cli.failures import report
 from dsec.cli.printing import print_json, print_table, say
 from dsec.cli.session import Json, command, with_client
 from dsec.cli.values import age, size
@@ -94,25 +95,63 @@ def import_(
 
 
 def pull(
-    reference: Reference,
+    references: Annotated[list[str], typer.Argument(metavar="IMAGE…", autocompletion=image_names)],
     store: Annotated[
         str | None, typer.Option("--store", metavar="NAME", help="From this store instead of its registry.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Pull an image from its registry, or from a store."""
+    """Pull images from their registries, side by side, or from a store."""
     if store is not None:
+        for reference in references:
+            _fetch(reference, store, json=json)
+    elif len(references) == 1:
         _watch(
-            lambda client, show: client.images.fetch(reference, store=store, on_progress=show),
-            f"pulling {reference} from {store}",
+            lambda client, show: client.images.import_(f"docker://{references[0]}", on_progress=show),
+            f"pulling {references[0]}",
             json=json,
         )
-        return
+    else:
+        _pull_all(references, json=json)
+
+
+def _fetch(reference: str, store: str, *, json: bool) -> None:
     _watch(
-        lambda client, show: client.images.import_(f"docker://{reference}", on_progress=show),
-        f"pulling {reference}",
+        lambda client, show: client.images.fetch(reference, store=store, on_progress=show),
+        f"pulling {reference} from {store}",
         json=json,
     )
+
+
+def _pull_all(references: list[str], *, json: bool) -> None:
+    """All of them; one that cannot be had is told, and ends the command with an error when the others are there."""
+    from dsec.cli.progress import ProgressLines
+    from dsec.errors import ImageError
+
+    async def body(client: DSecClient) -> tuple[list[ImageInfo], list[ImageError]]:
+        made: list[ImageInfo] = []
+        failed: list[ImageError] = []
+        with ProgressLines("pulling", quiet=json) as progress:
+            pulls = client.images.ensure(
+                references, pull="always",
+                on_progress=lambda name, step: progress.show_of(f"pulling {name}", step),
+            )  # fmt: skip
+            async for each in pulls:
+                if isinstance(each, ImageError):
+                    failed.append(each)
+                else:
+                    made.append(each.image)
+                    if not json:
+                        print(each.image.reference)
+        return made, failed
+
+    made, failed = with_client(body)
+    if json:
+        print_json(made)
+    for error in failed[:-1]:
+        report(error, as_json=json)
+    if failed:
+        raise failed[-1]
 
 
 def push(
