@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import subprocess
 import sys
+from contextlib import ExitStack
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from dsec.node.config import load_config
+from dsec.node.services import apiserver_uid
 from dsec.testing.node import RunningNode
 
 pytestmark = pytest.mark.node
@@ -18,48 +21,62 @@ pack = msgspec.msgpack.encode
 
 
 def test_sockets_and_files_are_roots(node: RunningNode) -> None:
-    """The sockets of keeper, runtime and edge, the token, the databases and the output are root's alone."""
+    """The sockets of keeper, runtime and proxy, the token, the databases and the output are root's alone; those that
+    the apiserver calls are its own user's, and of no group."""
     paths = node.paths
-    sockets = (paths.keeper_socket, paths.runtime_socket, paths.edge_socket, paths.proxy_socket, paths.ports_socket)
-    for path in sockets:
+    apiserver = apiserver_uid(load_config(paths.config_json))
+    sockets = dict.fromkeys((paths.keeper_socket, paths.runtime_socket, paths.proxy_socket), 0)
+    sockets |= dict.fromkeys((paths.edge_socket, paths.ports_socket), apiserver)
+    for path, owner in sockets.items():
         found = path.stat()
-        assert stat.S_ISSOCK(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o600 and found.st_uid == 0, path
+        assert stat.S_ISSOCK(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o600 and found.st_uid == owner, path
     for path in (node.paths.token, node.paths.iam_db, node.paths.node_json):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
     for path in (node.paths.output, node.paths.layers, node.paths.logs):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
-@pytest.mark.parametrize("name", ["runtime.sock", "edge.sock", "keeper.sock", "proxy.sock", "ports.sock"])
-def test_sockets_look_at_who_calls(node: RunningNode, name: str) -> None:
-    """Another user who reaches a socket all the same (mode and directory opened for the test) is not answered."""
-    # Peer credentials; the modes are only the first fence.
-    path = node.paths.run / name
-    before = stat.S_IMODE(path.stat().st_mode)
-    kind = "SOCK_SEQPACKET" if name == "keeper.sock" else "SOCK_STREAM"
+def asked(path: Path, uid: int) -> str:
+    """What a user gets of a socket, modes being opened up meanwhile: "refused …" or "got …"."""
+    kind = "SOCK_SEQPACKET" if path.name == "keeper.sock" else "SOCK_STREAM"
     said = "b'GET /v1/status HTTP/1.1\\r\\nHost: x\\r\\ndsec-principal: admin\\r\\n\\r\\n'"
-    if name == "runtime.sock":
+    if path.name == "runtime.sock":
         frame = pack([1, 0, "stats", {}])
         said = repr(len(frame).to_bytes(4, "big") + frame)
     program = (
-        f"import os, socket\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        f"import os, socket\nos.setgroups([]); os.setgid({uid}); os.setuid({uid})\n"
         f"s = socket.socket(socket.AF_UNIX, socket.{kind}); s.settimeout(5)\n"
         f"try:\n s.connect({str(path)!r}); s.send({said}); print('got', s.recv(100))\n"
         "except OSError as error: print('refused', error)"
     )
-    path.chmod(0o666)
-    parents = [each for each in path.parents if not each.stat().st_mode & 0o001]
-    modes = {each: stat.S_IMODE(each.stat().st_mode) for each in parents}
-    try:
-        for each in parents:
-            each.chmod(modes[each] | 0o001)
+    with ExitStack() as undo:
+        for each, more in ((path, 0o666), *((parent, 0o001) for parent in path.parents)):
+            before = stat.S_IMODE(each.stat().st_mode)
+            if before | more != before:
+                each.chmod(before | more)
+                undo.callback(each.chmod, before)
         result = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True
         )
-    finally:
-        path.chmod(before)
-        for each in parents:
-            each.chmod(modes[each])
-    answer = result.stdout.strip()
+    return result.stdout.strip()
+
+
+SOCKETS = ("runtime.sock", "edge.sock", "keeper.sock", "proxy.sock", "ports.sock")
+
+
+@pytest.mark.parametrize("name", SOCKETS)
+def test_sockets_look_at_who_calls(node: RunningNode, name: str) -> None:
+    """Another user who reaches a socket all the same (mode and directory opened for the test) is not answered."""
+    # Peer credentials; the modes are only the first fence.
+    answer = asked(node.paths.run / name, 65534)
     assert answer.startswith("refused") or answer == "got b''" or " 40" in answer, answer
-    assert os.geteuid() == 0
+
+
+@pytest.mark.parametrize("name", SOCKETS)
+def test_the_apiservers_user_is_admitted_where_it_calls_and_nowhere_else(node: RunningNode, name: str) -> None:
+    """To the edge and to the proxy's ports; to the keeper, the runtime and the proxy's own it is a stranger."""
+    answer = asked(node.paths.run / name, apiserver_uid(load_config(node.paths.config_json)))
+    if name in ("edge.sock", "ports.sock"):
+        assert answer.startswith("got b'HTTP/1.1"), answer
+    else:
+        assert answer.startswith("refused") or answer == "got b''", answer

@@ -10,6 +10,9 @@ use serde::Deserialize;
 pub struct Config {
     /// Whom it becomes.
     pub uid: u32,
+    /// Who, besides root, may hand it connections to ports: the apiserver.
+    #[serde(default)]
+    pub ports_uid: u32,
     /// The node's resolvers, `ADDRESS:PORT`; none: the machine's own.
     #[serde(default)]
     pub resolvers: Vec<std::net::SocketAddr>,

@@ -50,7 +50,7 @@ pub fn serve(config: &Path) -> Result<(), String> {
     let runtime = runtime.map_err(|error| error.to_string())?;
     let local = tokio::task::LocalSet::new();
     local
-        .block_on(&runtime, run(sockets, config.resolvers))
+        .block_on(&runtime, run(sockets, config.resolvers, config.ports_uid))
         .map_err(|error| error.to_string())
 }
 
@@ -80,17 +80,21 @@ fn raise_descriptor_limit() {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
 }
 
-async fn run([control, ports]: [OwnedFd; 2], resolvers: Vec<SocketAddr>) -> io::Result<()> {
+async fn run(
+    [control, ports]: [OwnedFd; 2],
+    resolvers: Vec<SocketAddr>,
+    ports_uid: u32,
+) -> io::Result<()> {
     let state = Rc::new(State::default());
     state.resolvers.replace(Rc::new(resolvers));
     let (control, ports) = (listener(control)?, listener(ports)?);
     tokio::task::spawn_local(link::report(Rc::clone(&state)));
     tracing::info!("serving");
     tokio::join!(
-        accept(control, |stream| drop(tokio::task::spawn_local(
+        accept(control, 0, |stream| drop(tokio::task::spawn_local(
             link::serve(Rc::clone(&state), stream)
         ))),
-        accept(ports, |stream| port::serve(&state, stream)),
+        accept(ports, ports_uid, |stream| port::serve(&state, stream)),
     );
     Ok(())
 }
@@ -101,12 +105,12 @@ fn listener(fd: OwnedFd) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-/// Only root may connect: the sockets' modes say so, and so do the peers' credentials.
-async fn accept(listener: UnixListener, begin: impl Fn(UnixStream)) {
+/// Only root and `user` may connect: the sockets' modes say so, and so do the peers' credentials.
+async fn accept(listener: UnixListener, user: u32, begin: impl Fn(UnixStream)) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => match stream.peer_cred() {
-                Ok(peer) if peer.uid() == 0 => begin(stream),
+                Ok(peer) if peer.uid() == 0 || peer.uid() == user => begin(stream),
                 peer => tracing::warn!("refused a caller: {:?}", peer.map(|peer| peer.uid())),
             },
             Err(error) => {

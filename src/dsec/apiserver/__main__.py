@@ -3,33 +3,53 @@
 from __future__ import annotations
 
 import argparse
+import encodings.idna  # noqa: F401  (what is imported later is imported as a user who may not read it)
 import logging
+import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+import uvloop  # noqa: F401
 
 from dsec.api.trust import server_context
 from dsec.apiserver.edge_link import Edges, LocalEdge
 from dsec.apiserver.gate import Gate
 from dsec.apiserver.server import inherited_socket, listen, make_server
 from dsec.iam.tokens import Tokens
-from dsec.node.config import load_config
+from dsec.node.config import NodeConfig, load_config
+from dsec.node.services import apiserver_uid
+from dsec.node.unprivileged import become_user, refuse_syscalls
 
 __all__ = ["main"]
 
 
 def main() -> None:
-    """Serve until SIGTERM."""
+    """Serve until SIGTERM. Started as root, it hears the first request as nobody."""
     parser = argparse.ArgumentParser(prog="dsec.apiserver")
     parser.add_argument("--config", type=Path, required=True, help="config.json of the node")
     config = load_config(parser.parse_args().config)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    gate = Gate(
-        _version(),
-        Edges(LocalEdge(config.node, config.paths.edge_socket, config.paths.ports_socket)),
-        Tokens(config.paths.iam_db),
-    )
-    server = make_server(gate, tls=server_context(*config.tls_files) if config.has_tls else None)
-    server.run(sockets=[inherited_socket() or listen(config.host, config.port)])
+    tls = server_context(*config.tls_files) if config.has_tls else None
+    tokens = Tokens(config.paths.iam_db)
+    tokens.list()  # opens what lies beside the database
+    listener = inherited_socket() or listen(config.host, config.port)
+    # Relative: who may not pass the directories above stands where the sockets are.
+    paths = config.paths
+    edge = LocalEdge(config.node, Path(paths.edge_socket.name), Path(paths.ports_socket.name))
+    server = make_server(Gate(_version(), Edges(edge), tokens), tls=tls)
+    server.config.load()
+    _give_up_root(config)
+    server.run(sockets=[listener])
+
+
+def _give_up_root(config: NodeConfig) -> None:
+    """Become the apiserver's user, with a way to the edge and to the proxy's ports, and to nothing else."""
+    uid, paths = apiserver_uid(config), config.paths
+    for path in (paths.edge_socket, paths.ports_socket):
+        os.chown(path, uid, uid, follow_symlinks=False)
+    os.chdir(paths.run)
+    become_user(uid)
+    refuse_syscalls()
 
 
 def _version() -> str:

@@ -70,7 +70,10 @@ def edge_unreachable(node: str, reason: object) -> NodeError:
 
 
 class LocalEdge:
-    """The edge of this machine, over ``edge.sock``, and its proxy, over ``ports.sock``."""
+    """The edge of this machine, over ``edge.sock``, and its proxy, over ``ports.sock``.
+
+    Paths may be relative: a user who cannot pass the directories above stands in that of the sockets.
+    """
 
     def __init__(self, node: str, socket: Path, ports: Path) -> None:
         self.node = node

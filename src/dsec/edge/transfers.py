@@ -25,6 +25,7 @@ from dsec.edge.outputs import output_params
 from dsec.edge.peers import TrustedPeers
 from dsec.errors import DSecError, InvalidArgument, NodeError, NotFound
 from dsec.node.joined import Joined, descriptor_of
+from dsec.node.services import apiserver_uid
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
@@ -203,6 +204,8 @@ def peers_of(
     bound = type("BoundTransfer", (Transfer,), {"core": core, "check": staticmethod(check), "open_ones": open_ones})
 
     class Peers(TrustedPeers):
+        also = apiserver_uid(core.config)
+
         def _should_upgrade(self) -> bool:
             return self._get_upgrade() == TRANSFER or super()._should_upgrade()
 

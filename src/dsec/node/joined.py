@@ -16,6 +16,8 @@ __all__ = ["Joined", "descriptor_of"]
 
 _TURN = 1 << 20
 """Most bytes that are moved before the loop's other work has its turn: what the pipe between them holds."""
+_MOST_LARGE = 32
+"""Pipes of that size. A user who is not root has 64 MiB in all: who comes later gets the usual 64 KiB of them."""
 _FLAGS = os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE
 
 
@@ -73,6 +75,9 @@ def _copy(fd: int, undo: contextlib.ExitStack) -> int:
 class _Way:
     """One direction."""
 
+    _large = 0
+    """How many of the process have a large pipe."""
+
     def __init__(
         self, loop: asyncio.AbstractEventLoop, source: int, target: int, first: bytes, over: Callable[[], None]
     ) -> None:
@@ -85,8 +90,12 @@ class _Way:
         self._blocked = False
         self._closed = False
         self._out, self._in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        with contextlib.suppress(OSError):  # the node's user has much in pipes: it works with less
-            fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, _TURN)
+        self._is_large = False
+        if _Way._large < _MOST_LARGE:
+            with contextlib.suppress(OSError):  # the node's user has much in pipes: it works with less
+                fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, _TURN)
+                self._is_large = True
+                _Way._large += 1
 
     def begin(self) -> None:
         self._loop.add_reader(self._source, self._readable)
@@ -99,6 +108,8 @@ class _Way:
         self._stop()
         os.close(self._in)
         os.close(self._out)
+        if self._is_large:
+            _Way._large -= 1
 
     def _stop(self) -> None:
         self._loop.remove_reader(self._source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import shutil
@@ -46,6 +47,8 @@ def prepare(config: NodeConfig, binaries: Binaries) -> None:
         directory.chmod(mode)
     for directory in (paths.layers, paths.output, paths.logs):
         directory.mkdir(mode=0o700, exist_ok=True)
+    for path in (paths.node_db, paths.catalogue_db):
+        _only_roots(path)
     if config.fault_points:
         _prepare_faults(config)
     if config.shared_layers and not (Path(config.shared_layers) / "layers").is_dir():
@@ -61,6 +64,14 @@ def prepare(config: NodeConfig, binaries: Binaries) -> None:
     runtime = runtime_config(config, binaries, pool_mib=pool_mib)
     paths.runtime_json.write_bytes(msgspec.json.format(msgspec.json.encode(runtime)))
     write_fetcher_json(config)
+
+
+def _only_roots(database: Path) -> None:
+    """Before SQLite makes it, which makes what lies beside it with its mode; of an earlier dsec, what there is."""
+    database.touch(mode=0o600)
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            database.with_name(database.name + suffix).chmod(0o600)
 
 
 def _prepare_faults(config: NodeConfig) -> None:

@@ -16,6 +16,7 @@ from dsec.node.config import NodeConfig
 __all__ = [
     "SERVICES",
     "Service",
+    "apiserver_uid",
     "fetcher_uid",
     "keeper_definition",
     "proxy_config",
@@ -29,6 +30,7 @@ SERVICES = ("holder", "fetcher", "runtime", "proxy", "edge", "apiserver")
 """In the order of their start; the first two where layers are read on demand."""
 _PROXY_UIDS = 0x3FFFFF00
 _FETCHER_UIDS = 0x3FFFFE00
+_APISERVER_UIDS = 0x3FFFFD00
 _PASSED_ON = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "RUST_LOG", "SSL_CERT_FILE", "SSL_CERT_DIR"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
@@ -136,10 +138,20 @@ def proxy_uid(config: NodeConfig) -> int:
     return _PROXY_UIDS + (config.id_block >> 28)
 
 
+def apiserver_uid(config: NodeConfig) -> int:
+    """The apiserver's user, as ``proxy_uid``."""
+    return _APISERVER_UIDS + (config.id_block >> 28)
+
+
 def proxy_config(config: NodeConfig) -> dict[str, Any]:
     """What ``dsec-proxy serve --config`` reads."""
     faults = str(config.paths.proxy_faults) if config.fault_points else None
-    return {"uid": proxy_uid(config), "fault_points": faults, "resolvers": config.network.resolver_addresses}
+    return {
+        "uid": proxy_uid(config),
+        "ports_uid": apiserver_uid(config),
+        "fault_points": faults,
+        "resolvers": config.network.resolver_addresses,
+    }
 
 
 def keeper_definition(program: Path) -> Service:

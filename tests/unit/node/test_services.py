@@ -13,6 +13,7 @@ from dsec.node.config import NodeConfig, StoreSettings
 from dsec.node.fetching import fetcher_config
 from dsec.node.services import (
     SERVICES,
+    apiserver_uid,
     fetcher_uid,
     proxy_config,
     proxy_uid,
@@ -109,7 +110,9 @@ def test_the_proxy_has_a_user_of_its_own() -> None:
         "--config",
         "/tmp/x/run/dsec/n1/proxy.json",
     ]
-    assert proxy_config(CONFIG) == {"uid": proxy_uid(CONFIG), "fault_points": None, "resolvers": []}
+    assert proxy_config(CONFIG) == {
+        "uid": proxy_uid(CONFIG), "ports_uid": apiserver_uid(CONFIG), "fault_points": None, "resolvers": []
+    }  # fmt: skip
 
 
 def test_environment_is_a_fixed_list() -> None:
