@@ -13,12 +13,19 @@ pub struct Config {
     /// Who, besides root, may hand it connections to ports: the apiserver.
     #[serde(default)]
     pub ports_uid: u32,
+    /// The domain of ports' origins, in lower case.
+    #[serde(default = "localhost")]
+    pub ports_domain: String,
     /// The node's resolvers, `ADDRESS:PORT`; none: the machine's own.
     #[serde(default)]
     pub resolvers: Vec<std::net::SocketAddr>,
     /// Where tests arm fault points; `null` on every node that is used for anything else.
     #[serde(default)]
     pub fault_points: Option<PathBuf>,
+}
+
+fn localhost() -> String {
+    "localhost".to_owned()
 }
 
 impl Config {

@@ -1,8 +1,8 @@
-//! The origin of an exposed port, `PORT-ID.localhost`, as a request's Host names it. Pure.
+//! The origin of an exposed port, `PORT-ID.DOMAIN`, as a request's Host names it. Pure.
 
 /// Port and sandbox of a Host; `None` for any other. The API's own port may follow.
 #[must_use]
-pub fn parse(host: &str) -> Option<(u16, String)> {
+pub fn parse(host: &str, domain: &str) -> Option<(u16, String)> {
     let host = host.to_ascii_lowercase();
     let name = match host.rsplit_once(':') {
         Some((name, port))
@@ -13,7 +13,10 @@ pub fn parse(host: &str) -> Option<(u16, String)> {
         Some(_) => return None,
         None => &host,
     };
-    let (port, sandbox) = name.strip_suffix(".localhost")?.split_once('-')?;
+    let (port, sandbox) = name
+        .strip_suffix(domain)?
+        .strip_suffix('.')?
+        .split_once('-')?;
     if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.starts_with('0') {
         return None;
     }
@@ -26,7 +29,9 @@ pub fn parse(host: &str) -> Option<(u16, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    fn parse(host: &str) -> Option<(u16, String)> {
+        super::parse(host, "localhost")
+    }
 
     const ID: &str = "sb-local-abcdefghijklmnopqrstuvwxyz";
 
@@ -39,6 +44,21 @@ mod tests {
             parse(&format!("3000-{}.LOCALHOST", ID.to_uppercase())),
             wanted
         );
+    }
+
+    /// Where the operator names a domain it is that one, and localhost is none.
+    #[test]
+    fn domains() {
+        let domain = "ports.example";
+        let host = format!("3000-{ID}.ports.example");
+        assert_eq!(super::parse(&host, domain), Some((3000, ID.to_owned())));
+        for other in ["localhost", "example", "xports.example", "a.ports.example"] {
+            assert_eq!(
+                super::parse(&format!("3000-{ID}.{other}"), domain),
+                None,
+                "{other}"
+            );
+        }
     }
 
     /// Anything else is no origin of a port.

@@ -18,6 +18,7 @@ pub mod headers;
 pub mod host;
 pub mod limits;
 pub mod link;
+pub mod origin;
 pub mod port;
 pub mod serve;
 pub mod state;

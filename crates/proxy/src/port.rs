@@ -24,7 +24,7 @@ use crate::forward::{forward, Passage, Road};
 use crate::serve::{http, Counted};
 use crate::state::{Inbound, Known, Port, State};
 use crate::token::{self, Found};
-use crate::{answer, headers, host, link};
+use crate::{answer, headers, host, link, origin};
 
 /// How long a request waits for a runtime that is being replaced.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -95,6 +95,9 @@ impl Connection {
             Some(Found::Query) if is_page(&request) => {
                 return Ok(with_cookie(&target, &port.token))
             }
+            Some(Found::Cookie) if !origin::is_own(request.method(), request.headers()) => {
+                return Err(foreign())
+            }
             Some(_) => {}
         }
         let bound = self.bind(&known, &port)?;
@@ -120,9 +123,10 @@ impl Connection {
             .with("port", number)
             .remedy("What listens there must speak HTTP/1.1")
         };
-        let answer = forward(&self.road, "", request, passage, dial, broken).await;
+        let mut answer = forward(&self.road, "", request, passage, dial, broken).await?;
         fault!("proxy.port.answered");
-        answer
+        origin::confine(answer.headers_mut());
+        Ok(answer)
     }
 
     /// The port that a request's Host names. A proxy that has just begun waits until it was told of all.
@@ -133,7 +137,10 @@ impl Connection {
         }
         let mut hosts = request.headers().get_all(HOST).iter();
         let named = match (hosts.next(), hosts.next()) {
-            (Some(host), None) => host.to_str().ok().and_then(host::parse),
+            (Some(host), None) => host
+                .to_str()
+                .ok()
+                .and_then(|host| host::parse(host, &self.state.ports_domain.borrow())),
             _ => None,
         };
         let Some((number, sandbox_id)) = named else {
@@ -220,6 +227,15 @@ fn denied() -> WireError {
     WireError::new("denied", "the token of this port is missing or wrong")
         .in_phase("token")
         .remedy("Send it in the header dsec-port-token, or open the link that `dsec expose` prints")
+}
+
+fn foreign() -> WireError {
+    WireError::new(
+        "denied",
+        "a page of another origin may not use the cookie of this port",
+    )
+    .in_phase("origin")
+    .remedy("Send the port's token in the header dsec-port-token")
 }
 
 /// Whether a browser opens this: then the token moves from the link into a cookie.

@@ -1,7 +1,6 @@
 //! The proxy's life: sockets, privileges, and the loops that accept.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
@@ -50,7 +49,7 @@ pub fn serve(config: &Path) -> Result<(), String> {
     let runtime = runtime.map_err(|error| error.to_string())?;
     let local = tokio::task::LocalSet::new();
     local
-        .block_on(&runtime, run(sockets, config.resolvers, config.ports_uid))
+        .block_on(&runtime, run(sockets, config))
         .map_err(|error| error.to_string())
 }
 
@@ -80,13 +79,10 @@ fn raise_descriptor_limit() {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
 }
 
-async fn run(
-    [control, ports]: [OwnedFd; 2],
-    resolvers: Vec<SocketAddr>,
-    ports_uid: u32,
-) -> io::Result<()> {
+async fn run([control, ports]: [OwnedFd; 2], config: Config) -> io::Result<()> {
     let state = Rc::new(State::default());
-    state.resolvers.replace(Rc::new(resolvers));
+    state.resolvers.replace(Rc::new(config.resolvers));
+    state.ports_domain.replace(config.ports_domain.into());
     let (control, ports) = (listener(control)?, listener(ports)?);
     tokio::task::spawn_local(link::report(Rc::clone(&state)));
     tracing::info!("serving");
@@ -94,7 +90,9 @@ async fn run(
         accept(control, 0, |stream| drop(tokio::task::spawn_local(
             link::serve(Rc::clone(&state), stream)
         ))),
-        accept(ports, ports_uid, |stream| port::serve(&state, stream)),
+        accept(ports, config.ports_uid, |stream| port::serve(
+            &state, stream
+        )),
     );
     Ok(())
 }

@@ -39,6 +39,8 @@ pub struct State {
     pub descriptors: Cell<u64>,
     /// Descriptors of sandboxes' listeners, sockets, ledgers and journals.
     held: Cell<u64>,
+    /// Below which the exposed ports' hosts are.
+    pub ports_domain: RefCell<Rc<str>>,
     /// The node's resolvers, as its operator names them.
     pub resolvers: RefCell<Rc<Vec<SocketAddr>>>,
 }

@@ -438,7 +438,7 @@ class PortInfo(_Answer, frozen=True, kw_only=True):
 
     port: int
     host: str
-    """``PORT-ID.localhost``; the API's port may follow."""
+    """``PORT-ID.DOMAIN``, the domain ``localhost`` unless the node has one for ports; the API's port may follow."""
     token: str
     token_header: str
     """Name of the header; a link's query parameter and the cookie have it with underscores."""

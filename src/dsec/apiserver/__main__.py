@@ -36,7 +36,7 @@ def main() -> None:
     # Relative: who may not pass the directories above stands where the sockets are.
     paths = config.paths
     edge = LocalEdge(config.node, Path(paths.edge_socket.name), Path(paths.ports_socket.name))
-    server = make_server(Gate(_version(), Edges(edge), tokens), tls=tls)
+    server = make_server(Gate(_version(), Edges(edge), tokens), tls=tls, ports_domain=config.ports_domain)
     server.config.load()
     _give_up_root(config)
     server.run(sockets=[listener])

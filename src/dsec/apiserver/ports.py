@@ -1,6 +1,6 @@
 """Connections to exposed ports: known by the Host of their first request, then copied unread to the node's proxy.
 
-Each exposed port is an origin of its own, ``PORT-ID.localhost``. The proxy checks the token and every request's Host;
+Each exposed port is an origin of its own, ``PORT-ID.DOMAIN``. The proxy checks the token and every request's Host;
 here is only decided whose connection it is. Browsers and HTTP libraries keep connections apart by origin.
 """
 
@@ -22,14 +22,16 @@ __all__ = ["MAX_HEAD", "PortConnection", "SortedHttp", "sandbox_of"]
 
 MAX_HEAD = 64 * 1024
 _HOST = re.compile(rb"\r\nhost:([^\r\n]*)\r\n", re.IGNORECASE)
-_ORIGIN = re.compile(rb"[ \t]*[0-9]{1,5}-(sb-[a-z0-9-]{1,64})\.localhost(?::[0-9]+)?[ \t]*", re.IGNORECASE)
+_ORIGIN = re.compile(rb"[ \t]*[0-9]{1,5}-(sb-[a-z0-9-]{1,64})\.([a-z0-9.-]+)(?::[0-9]+)?[ \t]*", re.IGNORECASE)
 
 
-def sandbox_of(head: bytes) -> str | None:
-    """The sandbox that the first Host line of a request's head names, if it is the origin of a port."""
+def sandbox_of(head: bytes, domain: str) -> str | None:
+    """The sandbox that the first Host line of a request's head names, if that is a port's, below ``domain``."""
     host = _HOST.search(head)
     found = None if host is None else _ORIGIN.fullmatch(host[1])
-    return None if found is None else found[1].decode("latin-1").lower()
+    if found is None or found[2].lower() != domain.encode():
+        return None
+    return found[1].decode("latin-1").lower()
 
 
 class _ProxySide(asyncio.Protocol):
@@ -149,6 +151,8 @@ class SortedHttp(HttpToolsProtocol):
 
     edges: Edges
     """Set in a subclass for each server."""
+    ports_domain: str
+    """The same."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -163,7 +167,7 @@ class SortedHttp(HttpToolsProtocol):
                 self._first = data
                 return
             self._first = None
-            sandbox = sandbox_of(data.partition(b"\r\n\r\n")[0] + b"\r\n")
+            sandbox = sandbox_of(data.partition(b"\r\n\r\n")[0] + b"\r\n", self.ports_domain)
             if sandbox is not None:
                 self._hand_over(sandbox, data)
                 return

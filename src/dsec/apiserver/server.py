@@ -20,9 +20,11 @@ __all__ = ["inherited_socket", "listen", "make_server"]
 _INHERITED = 3
 
 
-def make_server(gate: Gate, limits: Limits | None = None, tls: ssl.SSLContext | None = None) -> uvicorn.Server:
+def make_server(
+    gate: Gate, limits: Limits | None = None, tls: ssl.SSLContext | None = None, *, ports_domain: str = "localhost"
+) -> uvicorn.Server:
     """The server, not yet serving: ``await server.serve(sockets=[…])``. With ``tls`` it speaks nothing else."""
-    bound = {"edges": gate.edges, "limits": Limits() if limits is None else limits}
+    bound = {"edges": gate.edges, "limits": Limits() if limits is None else limits, "ports_domain": ports_domain}
     config = uvicorn.Config(
         gate,
         loop="uvloop",

@@ -45,7 +45,7 @@ class Ports:
         fault("edge.expose.committed")
         await self._tell(record)
         fault("edge.expose.told")
-        return _info(record, port, record.ports.get(port, ""))
+        return self._info(record, port, record.ports.get(port, ""))
 
     async def unexpose(self, record: SandboxRecord, port: int) -> None:
         """Expose a port no more; its connections are cut when this returns."""
@@ -53,10 +53,17 @@ class Ports:
             self._core.records.save(record)
         await self._tell(record)
 
-    @staticmethod
-    def exposed(record: SandboxRecord) -> list[PortInfo]:
+    def exposed(self, record: SandboxRecord) -> list[PortInfo]:
         """The exposed ports, by number; none of a sandbox that has ended."""
-        return [_info(record, port, token) for port, token in sorted(record.ports.items())] if record.is_live else []
+        if not record.is_live:
+            return []
+        return [self._info(record, port, token) for port, token in sorted(record.ports.items())]
+
+    def _info(self, record: SandboxRecord, port: int, token: str) -> PortInfo:
+        if not token:
+            raise NodeError("the port was taken back meanwhile", sandbox_id=record.id, retry_after_s=0.1)
+        host = f"{port}-{record.id}.{self._core.config.ports_domain}"
+        return PortInfo(port=port, host=host, token=token, token_header=TOKEN_HEADER)
 
     async def endpoints(self, record: SandboxRecord) -> list[EndpointInfo]:
         """The endpoints and what they have done; of a sandbox that has ended, what they had. Raises NodeError."""
@@ -158,9 +165,3 @@ def _net(record: SandboxRecord) -> dict[str, Any]:
         "endpoints": [msgspec.structs.asdict(each) for each in record.endpoints],
         "egress": record.egress,
     }
-
-
-def _info(record: SandboxRecord, port: int, token: str) -> PortInfo:
-    if not token:
-        raise NodeError("the port was taken back meanwhile", sandbox_id=record.id, retry_after_s=0.1)
-    return PortInfo(port=port, host=f"{port}-{record.id}.localhost", token=token, token_header=TOKEN_HEADER)

@@ -34,6 +34,8 @@ def ensure_certificate(config: NodeConfig) -> None:
     new_key.unlink(missing_ok=True)
     os.close(os.open(new_key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     names = ["DNS:localhost", "DNS:*.localhost", "IP:127.0.0.1", "IP:::1"]
+    if config.ports_domain != "localhost":
+        names.append(f"DNS:*.{config.ports_domain}")
     if config.host not in ("127.0.0.1", "::1", "0.0.0.0", "::"):
         names.append(f"IP:{config.host}")
     made = _openssl(

@@ -27,6 +27,7 @@ __all__ = [
 DEFAULT_IMAGE = "dsec/debian:12"
 _LEAST_MIB = {"layer_cache_mib": 0, "layers_memory_mib": 64}
 _MOST_PATIENCE_S = 3600.0
+_DOMAIN = re.compile(r"(?=.{1,180}$)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*")
 _STORE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 
 
@@ -79,6 +80,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     port: int = 7373
     """0: a free one."""
     tls: TlsSettings = TlsSettings()
+    ports_domain: str = "localhost"
+    """Exposed ports are ``PORT-ID.`` this. A name whose subdomains all lead here, and nothing else is at."""
     plaintext: bool = False
     """Whether other machines may connect without TLS: something in front has it, or the network is trusted."""
     group: str | None = None
@@ -156,6 +159,8 @@ def read_settings(paths: NodePaths) -> NodeConfig:
         if not 0 <= config.registries.patience_s <= _MOST_PATIENCE_S:
             raise InvalidArgument(f"registries.patience_s is between 0 and {_MOST_PATIENCE_S:g}")
         _check_tls(config.tls)
+        if not _DOMAIN.fullmatch(config.ports_domain):
+            raise InvalidArgument("ports_domain: a name of lower-case letters, digits, - and .")
         if config.collapse_mib < 0 or not 1 <= config.collapse_layers <= 100:
             raise InvalidArgument("collapse_mib is at least 0, collapse_layers between 1 and 100")
         if problem := parse_settings_problem(config.network):

@@ -149,6 +149,7 @@ def proxy_config(config: NodeConfig) -> dict[str, Any]:
     return {
         "uid": proxy_uid(config),
         "ports_uid": apiserver_uid(config),
+        "ports_domain": config.ports_domain,
         "fault_points": faults,
         "resolvers": config.network.resolver_addresses,
     }

@@ -19,7 +19,7 @@ ID = "sb-fake-abcdefghijklmnopqrstuvwxyz"
 @pytest.mark.parametrize("host", [f"3000-{ID}.localhost:7373", f"3000-{ID}.localhost", f"1-{ID.upper()}.LOCALHOST"])
 def test_an_origin_of_a_port_is_known(host: str) -> None:
     """With and without the API's port, in any case, wherever the line stands."""
-    assert sandbox_of(f"GET / HTTP/1.1\r\naccept: */*\r\nHOST:  {host} \r\n".encode()) == ID
+    assert sandbox_of(f"GET / HTTP/1.1\r\naccept: */*\r\nHOST:  {host} \r\n".encode(), "localhost") == ID
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,14 @@ def test_an_origin_of_a_port_is_known(host: str) -> None:
 )
 def test_other_hosts_are_the_api(head: str) -> None:
     """Nothing but a Host line makes a connection that of a port."""
-    assert sandbox_of(head.encode()) is None
+    assert sandbox_of(head.encode(), "localhost") is None
+
+
+def test_the_operators_domain_is_the_only_one() -> None:
+    """Where ports have a domain of their own, hosts below another one are not theirs."""
+    for domain, wanted in (("ports.example", ID), ("localhost", None), ("example", None), ("a.ports.example", None)):
+        head = f"GET / HTTP/1.1\r\nhost: 3000-{ID}.{domain}\r\n".encode()
+        assert sandbox_of(head, "ports.example") == wanted, domain
 
 
 @pytest.fixture

@@ -111,7 +111,8 @@ def test_the_proxy_has_a_user_of_its_own() -> None:
         "/tmp/x/run/dsec/n1/proxy.json",
     ]
     assert proxy_config(CONFIG) == {
-        "uid": proxy_uid(CONFIG), "ports_uid": apiserver_uid(CONFIG), "fault_points": None, "resolvers": []
+        "uid": proxy_uid(CONFIG), "ports_uid": apiserver_uid(CONFIG), "ports_domain": "localhost",
+        "fault_points": None, "resolvers": [],
     }  # fmt: skip
 
 
