@@ -9,6 +9,7 @@ import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import msgspec
 import uvloop  # noqa: F401
 
 from dsec.api.trust import server_context
@@ -35,6 +36,7 @@ def main() -> None:
     listener = inherited_socket() or listen(config.host, config.port)
     # Relative: who may not pass the directories above stands where the sockets are.
     paths = config.paths
+    os.chdir(paths.run)
     edge = LocalEdge(config.node, Path(paths.edge_socket.name), Path(paths.ports_socket.name))
     server = make_server(Gate(_version(), Edges(edge), tokens), tls=tls, ports_domain=config.ports_domain)
     server.config.load()
@@ -43,11 +45,20 @@ def main() -> None:
 
 
 def _give_up_root(config: NodeConfig) -> None:
-    """Become the apiserver's user, with a way to the edge and to the proxy's ports, and to nothing else."""
-    uid, paths = apiserver_uid(config), config.paths
+    """Become the apiserver's user, with a way to the edge and to the proxy's ports, and to nothing else.
+
+    Edge and proxy of an earlier dsec, which were not told of that user, admit root alone until they are restarted.
+    """
+    paths = config.paths
+    uid = msgspec.json.decode(paths.proxy_json.read_bytes(), type=dict[str, object]).get("ports_uid")
+    if uid is None:
+        logging.warning("the other parts are of an earlier dsec: `dsec restart` takes root from this one")
+        return
+    if uid != apiserver_uid(config):
+        raise ValueError(f"{paths.proxy_json} names another user")
+    uid = apiserver_uid(config)
     for path in (paths.edge_socket, paths.ports_socket):
         os.chown(path, uid, uid, follow_symlinks=False)
-    os.chdir(paths.run)
     become_user(uid)
     refuse_syscalls()
 

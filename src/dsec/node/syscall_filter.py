@@ -41,6 +41,9 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "clock_settime": (227, 112), "clock_adjtime": (305, 266), "adjtimex": (159, 171), "sethostname": (170, 161),
     "setdomainname": (171, 162), "iopl": (172, None), "ioperm": (173, None), "syslog": (103, 116),
     "vhangup": (153, 58),
+    # Whose a file is, and what it carries.
+    "chown": (92, None), "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54), "fchmodat2": (452, 452),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
 }  # fmt: skip
 """Name → number on x86-64 and on 64-bit ARM; None where there is none."""
 _LAST = 456
@@ -48,13 +51,17 @@ _LAST = 456
 _CLONE = (56, 220)
 _CLONE3 = 435
 _SOCKET = (41, 198)
+_MODES = (((90, None), 1), ((91, 52), 1), ((268, 53), 2))
+"""chmod, fchmod, fchmodat, and which argument is the mode."""
+_BAD_MODE = 0o7022
+"""Nothing that runs as its owner, nothing that others may write."""
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 """Netlink is how C libraries list addresses when they resolve a name."""
 _CLONE_THREAD = 0x00010000
 
 _LOAD, _EQUAL, _ABOVE, _SET, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
-_AT_NUMBER, _AT_ARCHITECTURE, _AT_FIRST_ARGUMENT = 0, 4, 16
+_AT_NUMBER, _AT_ARCHITECTURE, _AT_ARGUMENTS = 0, 4, 16
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 _STEP = struct.Struct("=HBBI")
 
@@ -84,10 +91,14 @@ def program(machine: str) -> bytes:
             steps += [(_EQUAL, 0, 1, number), refused]
     steps += [
         (_EQUAL, 0, 4, _CLONE[place]),
-        (_LOAD, 0, 0, _AT_FIRST_ARGUMENT), (_SET, 0, 1, _CLONE_THREAD), allowed, refused,
+        (_LOAD, 0, 0, _AT_ARGUMENTS), (_SET, 0, 1, _CLONE_THREAD), allowed, refused,
     ]  # fmt: skip
+    for numbers, argument in _MODES:
+        if (number := numbers[place]) is not None:
+            steps += [(_EQUAL, 0, 4, number), (_LOAD, 0, 0, _AT_ARGUMENTS + 8 * argument)]
+            steps += [(_SET, 0, 1, _BAD_MODE), refused, allowed]
     families = [step for family in _FAMILIES for step in ((_EQUAL, 0, 1, int(family)), allowed)]
-    steps += [(_EQUAL, 0, len(families) + 2, _SOCKET[place]), (_LOAD, 0, 0, _AT_FIRST_ARGUMENT), *families, refused]
+    steps += [(_EQUAL, 0, len(families) + 2, _SOCKET[place]), (_LOAD, 0, 0, _AT_ARGUMENTS), *families, refused]
     return _bytes([*steps, allowed])
 
 

@@ -64,11 +64,13 @@ def test_calls_that_are_refused() -> None:
     printed = given_up(
         "print({name: call(numbers[0], -1, -1, -1, -1) for name, numbers in REFUSED.items()})\n"
         "print([call(number) for number in (435, 457, 1000, 0x40000000 + 59)])\n"
+        "print([call(90, 0, mode) for mode in (0o644, 0o4755, 0o2755, 0o666, 0o620)])\n"
         "print(call(56, 17, 0, 0, 0, 0), call(41, 17, 3, 0), call(41, 40, 1, 0), call(41, 38, 5, 0))"
     ).splitlines()
     assert eval(printed[0]) == dict.fromkeys(REFUSED, 1)
     assert printed[1] == "[38, 38, 38, 38]"
-    assert printed[2] == "1 1 1 1"
+    assert printed[2] == "[14, 1, 1, 1, 1]"
+    assert printed[3] == "1 1 1 1"
 
 
 @needs_root

@@ -308,6 +308,8 @@ async fn spawn(node: &Node, tool: &Tool, asked: &Asked) -> WireResult<()> {
         let written = packing::written(node, snapshot).await?;
         at.fds.push((parcel.give(written), packing::DESCRIPTOR));
         steps.extend(packing::steps());
+    } else {
+        steps.extend(templates::privileges(&asked.run.argv));
     }
     let asked = &asked.run;
     let program = Exec {

@@ -4,6 +4,9 @@
 
 use std::path::{Component, Path};
 
+use dsec_session::plan::Step;
+use serde_bytes::ByteBuf;
+
 /// What one or more words of a command line may be.
 enum Word {
     /// This word.
@@ -109,7 +112,25 @@ pub struct Bounds<'a> {
     pub python: Option<&'a str>,
 }
 
-/// Whether a command line is one of the tools', with paths below the data directory only.
+const CAP_DAC_READ_SEARCH: u64 = 1 << 2;
+/// They make a whole Debian, with its own programs, in a root of its own.
+const PRIVILEGED: [&[u8]; 2] = [b"env", b"apt-config"];
+
+/// What a tool gives up before it is executed: what reads archives and registries has root's files and nothing else of it.
+#[must_use]
+pub fn privileges(argv: &[ByteBuf]) -> Vec<Step> {
+    if argv
+        .first()
+        .is_some_and(|word| PRIVILEGED.contains(&word.as_slice()))
+    {
+        return Vec::new();
+    }
+    // Credentials of a registry may lie in another user's home.
+    let keep = CAP_DAC_READ_SEARCH;
+    vec![Step::Caps { keep }, Step::NoNewPrivs]
+}
+
+/// Whether a command line is one of the tools with paths below the data directory only.
 #[must_use]
 pub fn allows(argv: &[&str], bounds: &Bounds) -> bool {
     TEMPLATES
@@ -219,6 +240,20 @@ mod tests {
             data: Path::new("/data"),
             python: Some("/opt/dsec/bin/python3"),
         }
+    }
+
+    /// What reads others' bytes keeps one capability, and gets none by executing something; who makes a Debian keeps all.
+    #[test]
+    fn what_they_give_up() {
+        let given_up = |program: &str| privileges(&[ByteBuf::from(program.as_bytes().to_vec())]);
+        for program in ["skopeo", "/opt/dsec/bin/python3"] {
+            let steps = given_up(program);
+            assert!(
+                matches!(steps[..], [Step::Caps { keep: 4 }, Step::NoNewPrivs]),
+                "{program}"
+            );
+        }
+        assert!(given_up("env").is_empty() && given_up("apt-config").is_empty());
     }
 
     /// Each tool's own form passes, with and without its optional words.
