@@ -189,6 +189,6 @@ async def test_a_domain_of_the_operators(http: aiohttp.ClientSession, store: Pat
         async with node.client() as client, client.sandbox(IMAGE, memory_mib=256, disk_mib=256) as sandbox:
             url = await served(sandbox, 3000)
             assert url.host.startswith(f"3000-{sandbox.id}.ports.example:")
-            assert await status(http, url, "GET", url.headers) == 200
+            assert await status(http, url, "GET", url.headers | {"connection": "close"}) == 200
             local = url.headers | {"host": url.host.replace("ports.example", "localhost")}
             assert await status(http, url, "GET", local) == 401
