@@ -13,7 +13,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from dsec.api.network import Network, NetworkEvent, NetworkEvents, NetworkInfo, NetworkRule
+from dsec.api.audit import AuditEvent, AuditEvents
+from dsec.api.network import Network, NetworkInfo, NetworkRule
 from dsec.api.packing import PackedLayer, Provenance, Residual, Residue
 from dsec.api.snapshots import SnapshotInfo
 from dsec.api.types import (
@@ -108,13 +109,13 @@ if TYPE_CHECKING:
     from dsec.client.transfers import Transferred
 
 __all__ = [
+    "AuditEvent",
+    "AuditEvents",
     "Residue",
     "Residual",
     "Provenance",
     "PackedLayer",
     "Network",
-    "NetworkEvent",
-    "NetworkEvents",
     "NetworkInfo",
     "NetworkRule",
     "CallerError",

@@ -325,7 +325,9 @@ async def test_events_stay_after_the_end(client: dsec.DSecClient) -> None:
         await run(sandbox, GET, "1.1.1.1", "x", "/")
         found = await sandbox.events()
         assert len(found.events) <= 256
-        assert found.dropped == found.next - len(found.events)
+        total = int(found.next.split("-")[0])
+        assert found.dropped == total - len(found.events)
     found = await sandbox.events()
-    assert found.next >= 300 and 0 < len(found.events) <= 64
-    assert (await sandbox.network()).refused == found.next
+    total = int(found.next.split("-")[0])
+    assert total >= 300 and 0 < len(found.events) <= 64
+    assert (await sandbox.network()).refused == total

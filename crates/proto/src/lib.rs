@@ -5,6 +5,7 @@
 //! runtime, the layer holder and the fetcher, which share [`filled`] as memory. The golden vectors in `tests/golden`
 //! hold these types and `src/dsec/api` together.
 
+pub mod audit;
 pub mod egress;
 pub mod error;
 mod exec;

@@ -195,4 +195,7 @@ pub struct NodeStats {
     pub descriptors_used: u64,
     /// RLIMIT_NOFILE.
     pub descriptors_limit: u64,
+    /// Events of sandboxes since the runtime began, by kind and reason, `limit memory`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub audit: BTreeMap<String, u64>,
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::audit::AuditRecord;
 use crate::egress::{EgressRecord, EgressTable};
 use crate::exec::ExecSpec;
 use crate::net::{EndpointCount, EndpointSpec};
@@ -161,6 +162,9 @@ pub struct SandboxEnd {
     /// What its network had done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressRecord>,
+    /// What else it had tried and not got.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<AuditRecord>,
 }
 
 /// A sandbox as the runtime sees it.

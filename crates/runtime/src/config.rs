@@ -105,6 +105,12 @@ impl Config {
         self.run_dir.join("pool/fs")
     }
 
+    /// Events of sandboxes.
+    #[must_use]
+    pub fn audit(&self) -> PathBuf {
+        self.run_dir.join("events")
+    }
+
     /// Segments of output.
     #[must_use]
     pub fn output(&self) -> PathBuf {

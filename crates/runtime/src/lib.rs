@@ -7,6 +7,7 @@
 //!
 //! One thread owns the state ([`node`]) and never blocks for long; kernel work that does is done by the [`workers`].
 
+pub mod audit;
 pub mod check;
 pub mod config;
 pub mod connection;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use dsec_proto::audit::AuditAsked;
 use dsec_proto::egress::EventsAsked;
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::frame::{self, MAX_DATA};
@@ -19,7 +20,7 @@ use crate::connection::{unknown, Stream};
 use crate::exec::{self, Wanted};
 use crate::node::Node;
 use crate::{
-    check, disks, events, files, jobs, layers, net, output, pause, probe, sandbox, session,
+    audit, check, disks, events, files, jobs, layers, net, output, pause, probe, sandbox, session,
     shutdown, snapshots, tools,
 };
 
@@ -85,6 +86,10 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
         "net.events" => answer!(async {
             let asked: EventsAsked = frame::params(&params)?;
             net::egress::events(&node, asked).await
+        }),
+        "audit.events" => answer!(async {
+            let asked: AuditAsked = frame::params(&params)?;
+            audit::events(&node, &asked)
         }),
         "net.told" => answer!(async { empty(&params).map(|()| net::told(&node)) }),
         "net.usage" => answer!(net_usage(&node, &params)),

@@ -100,6 +100,8 @@ pub struct Node {
     pub snapshots: RefCell<HashMap<String, crate::tag::SnapshotTag>>,
     /// The proxy.
     pub proxy: ProxyLink,
+    /// What sandboxes tried and did not get.
+    pub audit: crate::audit::Audit,
     /// Set once a shutdown has begun.
     pub closing: Cell<bool>,
 }
@@ -250,6 +252,7 @@ impl Node {
             slots_used: taken as u64,
             descriptors_used: self.descriptors(),
             descriptors_limit: self.descriptor_limit,
+            audit: self.audit.counts(),
         })
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use dsec_proto::audit::AuditKind;
 use dsec_proto::keeper::{Call, Object};
 
 use crate::exec::{self, Exec, Stdin};
@@ -16,7 +17,7 @@ use crate::session;
 use crate::tag::{exec_object, stdin_object, ExecTag, Tag};
 use crate::timers::Timer;
 use crate::tools::Tool;
-use crate::{disks, jobs, snapshots};
+use crate::{audit, disks, jobs, snapshots};
 
 /// Rebuilds the node's state and sweeps what belongs to nobody.
 pub async fn recover(node: &Rc<Node>, objects: &[Object]) {
@@ -100,6 +101,7 @@ fn take_up_sandbox(
         Phase::Running
     };
     let sandbox = Sandbox::new(tag, groups, phase, Vec::new(), next);
+    *sandbox.audit.borrow_mut() = audit::take_up(node, &sandbox.id);
     let none = HashSet::new();
     let used = leaves.get(&sandbox.id).unwrap_or(&none);
     numbers
@@ -185,6 +187,12 @@ async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
         .map_or(exec::Phase::Running, exec::Phase::Ended);
     let exec = Exec::new(node, &sandbox, tag, phase, false);
     exec.started_ns.set(object.started_ns);
+    let told = sandbox
+        .audit
+        .borrow()
+        .told(AuditKind::Limit, "memory", &exec.id);
+    exec.oom_noted
+        .set(exec.tag.borrow().baseline.oom_kills + told);
     exec.hold(node);
     match node
         .keeper
@@ -333,6 +341,7 @@ async fn sweep(node: &Rc<Node>) {
         }
     };
     node.objects.run(work).await;
+    audit::sweep(node);
     let (node, output) = (Rc::clone(node), node.config.output());
     tokio::task::spawn_local(async move {
         let work = move || sandbox::end::shrink_forgotten(&output, &sandboxes);

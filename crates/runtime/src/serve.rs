@@ -27,7 +27,7 @@ use crate::slots::Slots;
 use crate::store::{self, Layers};
 use crate::tag::{SandboxTag, Tag, LAYERS_OBJECT};
 use crate::workers::Workers;
-use crate::{connection, deadlines, memory, notices, recover};
+use crate::{audit, connection, deadlines, memory, notices, recover};
 
 /// Threads in the layers' mount namespace.
 const OBJECT_THREADS: usize = 2;
@@ -73,6 +73,8 @@ async fn run(config: Config) -> io::Result<()> {
     recover::recover(&node, &objects).await;
     tokio::task::spawn_local(deadlines::run(Rc::clone(&node)));
     tokio::task::spawn_local(memory::run(Rc::clone(&node)));
+    tokio::task::spawn_local(audit::run(Rc::clone(&node)));
+    tokio::task::spawn_local(audit::limits::run(Rc::clone(&node)));
     tokio::task::spawn_local(link::run(Rc::clone(&node), said));
     tokio::task::spawn_local(accept(Rc::clone(&node), listener));
     tracing::info!(
@@ -170,6 +172,7 @@ async fn node(
         disks: RefCell::default(),
         snapshots: RefCell::default(),
         proxy,
+        audit: audit::Audit::default(),
         closing: Cell::new(false),
         config,
     }))

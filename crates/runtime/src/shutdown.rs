@@ -39,6 +39,7 @@ pub async fn shutdown(node: &Rc<Node>) -> WireResult<Empty> {
         node.layout.clone(),
     );
     crate::layers::close(node).await;
+    crate::audit::close(node);
     let work = move || {
         layers.close();
         layout.remove();

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Network", "NetworkEvent", "NetworkEvents", "NetworkInfo", "NetworkRule"]
+__all__ = ["Network", "NetworkInfo", "NetworkRule"]
 
 
 class NetworkRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,30 +38,6 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_bytes: int | None = None
     """Both ways, for as long as the sandbox lives."""
     max_bytes_per_s: int | None = None
-
-
-class NetworkEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that did not pass. Which exec it was is not known: connections carry no trace of it."""
-
-    number: int
-    at: float
-    """Unix time, seconds."""
-    kind: str
-    """``connection`` or ``name``."""
-    reason: str
-    name: str | None = None
-    address: str | None = None
-    port: int | None = None
-
-
-class NetworkEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """Events from the number that was asked for on, as far as they are kept."""
-
-    events: list[NetworkEvent]
-    next: int
-    """The number that the next event will have."""
-    dropped: int = 0
-    """How many of those that were asked for are not kept any more."""
 
 
 class NetworkInfo(msgspec.Struct, frozen=True, kw_only=True):

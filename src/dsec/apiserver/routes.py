@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dsec.api import network, packing, snapshots, types
+from dsec.api import audit, network, packing, snapshots, types
 from dsec.api.access import Scope
 
 __all__ = ["ROUTES", "Match", "Route", "match"]
@@ -184,8 +184,8 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="GET", path=_SANDBOX + "/events", scope="read",
-        summary="What its network refused, from an event's number on",
-        answer=network.NetworkEvents, query=("start",),
+        summary="What it tried and did not get, from the next of an answer on",
+        answer=audit.AuditEvents, query=("start",),
     ),
     Route(
         method="GET", path=_SANDBOX + "/execs/{exec_id}/output", scope="read",

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dsec.api.network import NetworkEvent
+from dsec.api.audit import AuditEvent
 from dsec.errors import ProtocolError
 
 __all__ = [
     "EgressCount",
+    "AuditRecord",
     "EgressRecord",
     "EndpointCount",
     "EndpointSpec",
@@ -141,7 +142,14 @@ class EgressRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     count: EgressCount = EgressCount()
     events: int = 0
-    latest: list[NetworkEvent] = []
+    latest: list[AuditEvent] = []
+
+
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What else a sandbox tried and did not get: how many events there were in all, and the latest of them."""
+
+    events: int = 0
+    latest: list[AuditEvent] = []
 
 
 class NetUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,6 +204,7 @@ class SandboxEnd(msgspec.Struct, frozen=True, kw_only=True):
     kept_until: float | None = None
     endpoints: list[EndpointCount] = []
     egress: EgressRecord | None = None
+    audit: AuditRecord | None = None
 
 
 class SandboxFound(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,6 +336,8 @@ class NodeStats(msgspec.Struct, frozen=True, kw_only=True):
     slots_used: int = 0
     descriptors_used: int = 0
     descriptors_limit: int = 0
+    audit: dict[str, int] = {}
+    """Events of sandboxes since the runtime began, by kind and reason."""
 
 
 class LoadingCounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from dsec.cli.commands import (
     cp,
     doctor,
     ending,
+    events,
     exec,
     image,
     job,
@@ -38,7 +39,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _NOUNS = (
-    run, exec, cp, listing, ending, logs, snapshot, job, port, network, image, layer, token, usage, node, doctor,
+    run, exec, cp, listing, ending, logs, snapshot, job, port, network, events, image, layer, token, usage, node,
+    doctor,
 )  # fmt: skip
 for _noun in _NOUNS:
     _noun.add(app)

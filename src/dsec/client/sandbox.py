@@ -12,8 +12,9 @@ from urllib.parse import quote
 import msgspec
 
 from dsec.api import types
+from dsec.api.audit import AuditEvents
 from dsec.api.ids import check_exec_id, check_key, check_sandbox_id, new_key
-from dsec.api.network import Network, NetworkEvents, NetworkInfo
+from dsec.api.network import Network, NetworkInfo
 from dsec.api.packing import PackedLayer, PackRequest, Residue
 from dsec.api.signals import signal_number
 from dsec.client.execs import Exec
@@ -322,13 +323,16 @@ class Sandbox:
         """Its network policy, and what was counted so far."""
         return await self._link().ask_patiently("GET", f"/v1/sandboxes/{self.id}/network", NetworkInfo)
 
-    async def events(self, start: int = 0) -> NetworkEvents:
-        """What its network refused, from the event of this number on: the latest 256, of an ended sandbox 64.
+    async def events(self, start: str = "") -> AuditEvents:
+        """What it tried and did not get: connections, names, calls to the kernel, limits.
 
-        ``next`` of the answer is where to go on.
+        ``start``: the ``next`` of an earlier answer, or nothing for all that is kept.
+
+        Kept are the latest 256 of its network and 256 of the rest, of an ended sandbox 64 each for 24 h; ``dropped``
+        says how many were lost. docs/events.md says which there are and when they come.
         """
         path = f"/v1/sandboxes/{self.id}/events"
-        return await self._link().ask_patiently("GET", path, NetworkEvents, query={"start": str(start)})
+        return await self._link().ask_patiently("GET", path, AuditEvents, query={"start": start})
 
     # Ending it
 

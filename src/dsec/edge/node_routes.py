@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from dsec.api.access import EVERY_PROJECT
 from dsec.api.types import Status
-from dsec.backends.wire import Loading
+from dsec.backends.wire import Loading, NodeStats
 from dsec.edge.admission import Need
 from dsec.edge.caller import Caller, calling
 from dsec.edge.core import Core
@@ -56,9 +56,10 @@ class _Numbers(Collector):
                 family.add_metric([resource], amount)
             yield family
         node = GaugeMetricFamily("dsec_node", "The runtime's counts", labels=["what"])
-        for what, value in msgspec.structs.asdict(core.stats).items():
+        for what, value in _counts(core.stats).items():
             node.add_metric([what], value)
         yield node
+        yield _refusals(core.stats)
         yield from _layers(core, self._cache)
         if self.loading is not None:
             yield _reads(self.loading)
@@ -67,6 +68,22 @@ class _Numbers(Collector):
             events.add_metric([kind, what], count)
         events.add_metric(["runtime", "reconnected"], core.link.reconnects)
         yield events
+
+
+def _counts(stats: NodeStats) -> dict[str, int]:
+    return {name: value for name, value in msgspec.structs.asdict(stats).items() if name != "audit"}
+
+
+def _refusals(stats: NodeStats) -> Metric:
+    family = CounterMetricFamily(
+        "dsec_sandbox_events",
+        "What sandboxes tried and did not get, since the runtime began",
+        labels=["kind", "reason"],
+    )
+    for named, count in stats.audit.items():
+        kind, _, reason = named.partition(" ")
+        family.add_metric([kind, reason], count)
+    return family
 
 
 def _layers(core: Core, cache: LayerCache) -> Iterator[Metric]:
@@ -149,7 +166,7 @@ class _Node:
                 queued=len(core.admission),
                 requests=_amounts(core.admission.used),
                 capacity=_amounts(core.admission.capacity),
-                stats=msgspec.structs.asdict(core.stats),
+                stats=_counts(core.stats),
                 features=[msgspec.structs.asdict(each) for each in core.features],
                 reader=core.config.reading,
                 reader_why=core.config.reading_why,

@@ -1,4 +1,4 @@
-"""Routes of exposed ports and endpoints."""
+"""Routes of exposed ports, endpoints and networks, and of what was refused."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dsec.api.types import NetworkRequest, PortRequest
+from dsec.edge.audit import Audit
 from dsec.edge.core import Core
 from dsec.edge.ports import Ports
 from dsec.edge.router import Route
@@ -19,6 +20,7 @@ class _Answers:
     def __init__(self, core: Core, ports: Ports) -> None:
         self._core = core
         self._ports = ports
+        self._audit = Audit(core)
 
     async def expose(self, request: Request) -> Response:
         asked = await body_as(request, PortRequest)
@@ -55,11 +57,9 @@ class _Answers:
         return json_answer(await self._ports.network(self._core.find(request.path_params["id"])))
 
     async def events(self, request: Request) -> Response:
-        start = query_of(request, "start").get("start", ["0"])[-1]
-        if not (start.isdecimal() and len(start) < 19):
-            raise InvalidArgument(f"start is the number of an event, not {start[:40]!r}")
+        start = query_of(request, "start").get("start", [""])[-1]
         record = self._core.find(request.path_params["id"])
-        return json_answer(await self._ports.events(record, int(start)))
+        return json_answer(await self._audit.events(record, start))
 
 
 def port_routes(core: Core, ports: Ports) -> list[Route]:

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from dsec.api.network import Network, NetworkEvents, NetworkInfo
+from dsec.api.network import Network, NetworkInfo
 from dsec.api.types import EndpointInfo, PortInfo
-from dsec.backends.wire import EgressCount, EgressRecord, NetUsage, answer
+from dsec.backends.wire import EgressCount, NetUsage, answer
 from dsec.edge.core import Core
 from dsec.edge.demands import egress_of
 from dsec.edge.endpoints import endpoint_infos
@@ -109,15 +109,6 @@ class Ports:
             found = await self._core.backend.call("net.usage", {"sandbox_id": record.id})
             count = answer(found, NetUsage).egress or count
         return NetworkInfo(network=record.network, **msgspec.structs.asdict(count))
-
-    async def events(self, record: SandboxRecord, start: int) -> NetworkEvents:
-        """What did not pass, from an event's number on. Raises NodeError."""
-        found = record.egress_record or EgressRecord()
-        if record.egress is not None and record.started_at is not None and record.is_live:
-            asked = {"sandbox_id": record.id, "from": start}
-            found = answer(await self._core.backend.call("net.events", asked), EgressRecord)
-        kept = [each for each in found.latest if each.number >= start]
-        return NetworkEvents(events=kept, next=found.events, dropped=max(0, found.events - start - len(kept)))
 
     async def tell_all(self) -> None:
         """The runtime may have begun anew and know nothing of it, and so may the proxy, which lets requests wait

@@ -21,6 +21,7 @@ from dsec.api.types import (
     Usage,
 )
 from dsec.backends.wire import (
+    AuditRecord,
     EgressRecord,
     EndpointCount,
     EndpointSpec,
@@ -94,6 +95,8 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     """What it was compiled to."""
     egress_record: EgressRecord | None = None
     """What had come of it in the end."""
+    audit_record: AuditRecord | None = None
+    """What else it had tried and not got in the end."""
     profile: str = "default"
     """How it is isolated."""
     protected: list[str] = []
@@ -147,7 +150,7 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
         self.story, self.ended_at, self.cause = story, story[-1].at, end.cause
         self.exit_code, self.use, self.proof = end.exit_code, end.usage, end.proof
         self.kept_until, self.endpoint_counts = end.kept_until, end.endpoints
-        self.egress_record = end.egress
+        self.egress_record, self.audit_record = end.egress, end.audit
         return True
 
 

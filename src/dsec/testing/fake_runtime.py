@@ -237,6 +237,10 @@ class FakeRuntime(FakeSandboxes):
         self.live(params["sandbox_id"])
         return {}
 
+    def _audit_events(self, params: dict[str, Any]) -> dict[str, Any]:
+        told = self.find(params["sandbox_id"]).audit
+        return {"events": len(told), "latest": [each for each in told if each["number"] >= params["from"]]}
+
     def _net_told(self, _: dict[str, Any]) -> dict[str, Any]:
         return {}
 

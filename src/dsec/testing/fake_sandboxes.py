@@ -25,6 +25,8 @@ class FakeSandbox:
         self.end: dict[str, Any] | None = None
         self.paused = False
         self.net: dict[str, Any] | None = None
+        self.audit: list[dict[str, Any]] = []
+        """Events, numbered from 0."""
 
 
 class FakeSandboxes:
@@ -73,6 +75,7 @@ class FakeSandboxes:
                 "proof": {"processes": 0, "waited_ns": 1000},
                 "kept_until": self.disks.get(sandbox_id, {}).get("kept_until"),
                 "endpoints": [{"requests": 3, "sent_bytes": 10}] if sandbox.spec.get("endpoints") else [],
+                "audit": {"events": len(sandbox.audit), "latest": sandbox.audit} if sandbox.audit else None,
             }
             gone = SandboxGone(f"the sandbox has ended: {cause}", sandbox_id=sandbox_id, cause=cause).to_wire()
             for each in sandbox.execs.values():

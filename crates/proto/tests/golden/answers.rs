@@ -68,6 +68,7 @@ fn answers() {
         slots_used: 7,
         descriptors_used: 8,
         descriptors_limit: 20_000,
+        audit: BTreeMap::from([("limit memory".into(), 3)]),
     };
     let ended = RuntimeEvent::ExecEnded {
         sandbox_id: SANDBOX.into(),
@@ -80,6 +81,7 @@ fn answers() {
             vector("sandbox.create", &started),
             vector("net.usage", &net),
             vector("net.events", &egress_record()),
+            vector("audit.events", &audit_record()),
             vector("sandbox.stop", &sandbox_end()),
             vector(
                 "sandbox.list",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dsec_proto::audit::AuditAsked;
 use dsec_proto::egress::EventsAsked;
 use dsec_proto::holding::*;
 use dsec_proto::net::{EndpointSpec, NetSet, PortSpec};
@@ -183,6 +184,13 @@ fn requests() {
             ),
             vector("net.set", &net),
             vector("net.events", &events),
+            vector(
+                "audit.events",
+                &AuditAsked {
+                    sandbox_id: SANDBOX.into(),
+                    from: 250,
+                },
+            ),
             vector("exec.start", &exec_start()),
             vector("exec.attach", &attach),
             vector("exec.kill", &kill),

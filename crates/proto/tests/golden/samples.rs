@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dsec_proto::audit::{AuditEvent, AuditKind, AuditRecord};
 use dsec_proto::egress::{
     EgressCount, EgressEvent, EgressRecord, EgressRule, EgressTable, Reason, TABLE_VERSION,
 };
@@ -103,6 +104,31 @@ pub fn sandbox_end() -> SandboxEnd {
             connections: 0,
         }],
         egress: Some(egress_record()),
+        audit: Some(audit_record()),
+    }
+}
+
+pub fn audit_record() -> AuditRecord {
+    let event = AuditEvent {
+        number: 6,
+        at: 1_700_000_000.25,
+        kind: AuditKind::Syscall,
+        reason: "mount".into(),
+        name: Some("umount2".into()),
+        exec_id: Some(EXEC.into()),
+        count: 1 << 33,
+    };
+    let bare = AuditEvent {
+        number: 7,
+        kind: AuditKind::Limit,
+        reason: "memory".into(),
+        name: None,
+        exec_id: None,
+        ..event.clone()
+    };
+    AuditRecord {
+        events: 8,
+        latest: vec![event, bare],
     }
 }
 

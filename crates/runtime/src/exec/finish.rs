@@ -12,7 +12,7 @@ use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::tag::exec_object;
 use crate::timers::Timer;
-use crate::{output, sandbox, session};
+use crate::{audit, output, sandbox, session};
 
 /// Within so much of its limit a disk counts as full. btrfs refuses a write when one more tree block (16 KiB) would not fit,
 /// and a new file or directory when its reservation of four to five would not: seen 16 KiB and 64 to 72 KiB below the limit.
@@ -79,6 +79,13 @@ fn conclude(node: &Rc<Node>, exec: &Rc<Exec>, end: &Ended) {
         exec.enter(Phase::Failed(WireError::gone(&exec.sandbox.id, &cause)));
     } else {
         let facts = facts(node, exec, end);
+        audit::limits::ended(
+            node,
+            exec,
+            &super::id_of_run(exec),
+            facts.oom_kills + exec.tag.borrow().baseline.oom_kills,
+            &facts.quota_hits,
+        );
         fault!("runtime.exec.measured");
         session::over(node, exec, &facts);
         exec.enter(Phase::Ended(facts.clone()));

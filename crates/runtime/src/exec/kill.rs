@@ -8,7 +8,7 @@ use dsec_proto::keeper::{Call, Refusal};
 use dsec_proto::runtime::ExecKill;
 
 use super::{Exec, Phase};
-use crate::check;
+use crate::{audit, check};
 use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::tag::{cancelled_object, exec_object, Tag};
@@ -113,6 +113,9 @@ pub async fn terminate(node: &Rc<Node>, exec: &Rc<Exec>, cause: &str, grace_ns: 
         let first = tag.cause.is_none();
         if first {
             tag.cause = Some(cause.into());
+            if cause == "timeout" {
+                audit::limits::out_of_time(node, &exec.sandbox, &exec.id);
+            }
         }
         // A second, more impatient request shortens the grace, it never lengthens it.
         tag.kill_at = Some(tag.kill_at.map_or(kill_at, |at| at.min(kill_at)));

@@ -29,7 +29,7 @@ use dsec_proto::runtime::{ExecEnd, ExecState};
 use tokio::sync::Notify;
 
 use crate::check;
-use crate::groups::{Baseline, WarmLeaf};
+use crate::groups::{Baseline, Leaf, WarmLeaf};
 use crate::kernel::sys;
 use crate::node::Node;
 use crate::output::Log;
@@ -70,6 +70,14 @@ pub fn find(
             Ok(exec)
         }
     }
+}
+
+/// What it is known by to whoever has asked for what it does: a session by its present run.
+#[must_use]
+pub fn id_of_run(exec: &Exec) -> String {
+    let session = exec.session.borrow();
+    let run = session.as_ref().and_then(|session| session.run_id());
+    run.unwrap_or_else(|| exec.id.clone())
 }
 
 fn ended_tag(sandbox_id: &str, end: ExecEnd) -> ExecTag {
@@ -161,6 +169,10 @@ pub struct Exec {
     released: Cell<bool>,
     /// Descriptors that are counted for it.
     holds: Cell<u64>,
+    /// Its OOM kills that are noted, by the counter of its group.
+    pub oom_noted: Cell<u64>,
+    /// Whether it is noted that a stream had too much.
+    pub output_noted: [Cell<bool>; 2],
     /// The end, when it came before the answer to the spawn.
     early: RefCell<Option<Ended>>,
 }
@@ -206,6 +218,8 @@ impl Exec {
             killed: Cell::new(!new),
             released: Cell::new(false),
             holds: Cell::new(0),
+            oom_noted: Cell::new(0),
+            output_noted: Default::default(),
             early: RefCell::default(),
         })
     }
@@ -214,6 +228,12 @@ impl Exec {
     #[must_use]
     pub fn is_starting(&self) -> bool {
         matches!(&*self.phase.borrow(), Phase::Starting)
+    }
+
+    /// Whether the program runs.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        matches!(&*self.phase.borrow(), Phase::Running)
     }
 
     /// Whether it may still run.
@@ -237,6 +257,12 @@ impl Exec {
         let leaf = self.sandbox.leaf(&node.pool, self.tag.borrow().leaf);
         node.warm.used(&leaf, node.descriptor_limit);
         leaf
+    }
+
+    /// Its group, of which no file is opened for good.
+    #[must_use]
+    pub fn cold_leaf(&self, node: &Node) -> Leaf {
+        Leaf::clone(&self.sandbox.leaf(&node.pool, self.tag.borrow().leaf))
     }
 
     /// Moves on and tells everybody.

@@ -126,6 +126,7 @@ async fn enter(node: &Rc<Node>, exec: &Rc<Exec>, spec: &ExecSpec) -> WireResult<
             pids_refused: leaf.pids_refused(),
         };
     }
+    exec.oom_noted.set(exec.tag.borrow().baseline.oom_kills);
     fault!("runtime.exec.leaf");
     let launched = launch(node, exec, spec, &leaf).await;
     node.warm.used(&leaf, node.descriptor_limit);

@@ -74,6 +74,22 @@ impl Net {
         Ok(counts)
     }
 
+    /// What the endpoints have done, as far as that is known here.
+    #[must_use]
+    pub fn counts(&self) -> Vec<EndpointCount> {
+        if self.endpoints.is_empty() {
+            return Vec::new();
+        }
+        self.done().unwrap_or_default()
+    }
+
+    /// Of its endpoints, in their order.
+    #[must_use]
+    pub fn endpoint_names(&self) -> Vec<String> {
+        let names = self.endpoints.iter().map(|endpoint| endpoint.name.clone());
+        names.collect()
+    }
+
     fn held(&self) -> i64 {
         (self.listeners.len() + usize::from(self.ledger.is_some()) + self.outward.len()) as i64
     }

@@ -213,6 +213,14 @@ impl Log {
         *self.pieces.borrow_mut() = kept(&self.directory, self.channel);
     }
 
+    /// Whether something of it is not kept any more.
+    #[must_use]
+    pub fn has_dropped(&self) -> bool {
+        let pieces = self.pieces.borrow();
+        let kept: u64 = pieces.iter().map(|piece| piece.length).sum();
+        kept < pieces.last().map_or(0, Piece::end)
+    }
+
     /// Bytes that are kept.
     #[must_use]
     pub fn kept(&self) -> u64 {

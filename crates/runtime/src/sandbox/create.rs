@@ -20,7 +20,7 @@ use crate::profiles::ProfileName;
 use crate::slot::Slot;
 use crate::store::{self, Root, RootSpec};
 use crate::tag::{egress_object, endpoints_object, sandbox_object, SandboxTag, Tag};
-use crate::{check, disks, exec, groups, jobs, net, profiles, protected, snapshots};
+use crate::{audit, check, disks, exec, groups, jobs, net, profiles, protected, snapshots};
 
 /// The first leaf that a slot does not have ready, see `SlotGroups::make`.
 const FIRST_NEW_LEAF: u16 = 1;
@@ -416,6 +416,7 @@ async fn undo(node: &Rc<Node>, sandbox: &Rc<Sandbox>) {
         sandbox_object(&sandbox.id),
     ];
     node.keeper.ack(objects).await;
+    audit::forget(node, &sandbox.id);
 }
 
 /// Deletes the subvolume of a sandbox.

@@ -18,7 +18,7 @@ use crate::node::{Node, COUNTED};
 use crate::tag::{
     cancelled_object, egress_object, endpoints_object, exec_object, sandbox_object, stdin_object,
 };
-use crate::{check, disks, exec, net, output, pause, timers::Timer};
+use crate::{audit, check, disks, exec, net, output, pause, timers::Timer};
 
 /// How long a caller waits for the death of what was killed. The kernel lets a process in an uninterruptible wait live on;
 /// the end then goes on without the caller.
@@ -185,6 +185,8 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
     fault!("runtime.stop.emptied");
     let endpoints = net::settle(node, sandbox).await;
     let egress = net::egress::settle(node, sandbox).await;
+    audit::limits::over(node, sandbox, &endpoints);
+    let audit = audit::settle(node, sandbox);
     let ended = sandbox.init_over.get().unwrap_or_else(sys::boottime);
     let execs = sandbox.execs(node);
     for exec in &execs {
@@ -217,6 +219,7 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
         kept_until: kept.map(sys::unix_time),
         endpoints,
         egress,
+        audit,
     }
 }
 
@@ -287,6 +290,7 @@ pub async fn forget(node: &Rc<Node>, sandbox_ids: &[String]) -> WireResult<()> {
         node.keeper.ack(vec![sandbox_object(&sandbox.id)]).await;
         fault!("runtime.stop.forgotten");
         node.sandboxes.borrow_mut().remove(&sandbox.id);
+        audit::forget(node, &sandbox.id);
         let ids: Vec<String> = execs.iter().map(|exec| exec.id.clone()).collect();
         node.budget.borrow_mut().forget(&ids);
         node.slots.give_back(sandbox.tag.borrow().slot);

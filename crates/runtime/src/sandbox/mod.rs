@@ -14,6 +14,7 @@ use dsec_proto::keeper::Call;
 use dsec_proto::runtime::{SandboxEnd, SandboxStarted, SandboxState, Usage};
 use tokio::sync::{Mutex, Notify, Semaphore};
 
+use crate::audit::Book;
 use crate::exec::Exec;
 use crate::groups::{Leaf, SlotGroups, WarmLeaf};
 use crate::kernel::btrfs::Pool;
@@ -79,6 +80,8 @@ pub struct Sandbox {
     pub net: RefCell<Net>,
     /// Held while its network is made.
     pub making_network: Mutex<()>,
+    /// What it tried and did not get.
+    pub audit: RefCell<Book>,
 }
 
 /// The leaves of a sandbox.
@@ -125,6 +128,7 @@ impl Sandbox {
             still: Mutex::new(()),
             net: RefCell::default(),
             making_network: Mutex::default(),
+            audit: RefCell::default(),
         })
     }
 

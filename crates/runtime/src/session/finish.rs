@@ -11,6 +11,7 @@ use dsec_proto::session::{RunEnd, RunList};
 
 use super::book::{Counters, Entry, Run};
 use super::{processes, stop, Session};
+use crate::audit;
 use crate::exec::{self, Exec, Phase};
 use crate::kernel::sys;
 use crate::node::Node;
@@ -156,6 +157,13 @@ fn note(node: &Node, exec: &Exec, session: &Session, run: &Run, how: How) {
         closed: how.closed,
         merged: run.merged,
     };
+    audit::limits::ended(
+        node,
+        exec,
+        &run.run_id,
+        counters.oom_kills,
+        &end.quota_hits,
+    );
     let entry = Entry::Ended { end, counters };
     fault!("runtime.run.told");
     if let Err(error) = session.note(entry.clone()) {

@@ -93,6 +93,13 @@ impl Session {
         self.state.borrow().current.as_ref().map(|run| run.number)
     }
 
+    /// The run that it has.
+    #[must_use]
+    pub fn run_id(&self) -> Option<String> {
+        let state = self.state.borrow();
+        state.current.as_ref().map(|run| run.run_id.clone())
+    }
+
     fn runs(&self, run_id: &str) -> bool {
         self.state
             .borrow()

@@ -16,7 +16,7 @@ use dsec_proto::session::SessionCancel;
 use super::book::{Entry, Run};
 use super::processes::{self, Process};
 use super::{broken, finish, Session};
-use crate::check;
+use crate::{audit, check};
 use crate::exec::{self, Exec};
 use crate::kernel::sys;
 use crate::node::Node;
@@ -78,12 +78,16 @@ pub async fn interrupt(
     };
     let kill_at = sys::boottime() + grace_ns;
     let first = run.stopping.is_none();
+    let run_out = cause == "timeout";
     let (cause, kill_at) = match &run.stopping {
         Some((first, at)) => (first.clone(), kill_at.min(*at)),
         None => (cause.to_owned(), kill_at),
     };
     if let Err(error) = session.note(Entry::Stopping { cause, kill_at }) {
         return tracing::error!(exec_id = exec.id, "a run is not interrupted: {error}");
+    }
+    if first && run_out {
+        audit::limits::out_of_time(node, &exec.sandbox, &run.run_id);
     }
     fault!("runtime.interrupt.noted");
     node.set_timer(Timer::RunGrace(exec.id.clone()), kill_at);
