@@ -218,10 +218,7 @@ mod tests {
         told.extend(book.settle(at(1000), true));
         assert!(told.len() < 30, "{}", told.len());
         assert_eq!((told[0].count, told[0].at), (1, 0.0));
-        assert_eq!(
-            told.iter().map(|event| event.count).sum::<u64>(),
-            1_000_000
-        );
+        assert_eq!(told.iter().map(|event| event.count).sum::<u64>(), 1_000_000);
         assert!(!book.is_open());
     }
 

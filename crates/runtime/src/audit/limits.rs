@@ -32,9 +32,18 @@ pub fn ended(node: &Node, exec: &Exec, id: &str, oom_kills: u64, hits: &[String]
     output(node, exec, id);
     let sandbox = &exec.sandbox;
     if hits.iter().any(|hit| hit == "pids") {
-        forks(node, sandbox, Some(id).filter(|_| sandbox.running.get() <= 1));
+        forks(
+            node,
+            sandbox,
+            Some(id).filter(|_| sandbox.running.get() <= 1),
+        );
     }
-    disk(node, sandbox, Some(id), hits.iter().any(|hit| hit == "disk"));
+    disk(
+        node,
+        sandbox,
+        Some(id),
+        hits.iter().any(|hit| hit == "disk"),
+    );
 }
 
 /// The time of an exec or run is over.
@@ -76,7 +85,12 @@ fn forks(node: &Node, sandbox: &Sandbox, exec_id: Option<&str>) {
 /// The kernel counts no refused writes: an event is that the disk has become full.
 fn disk(node: &Node, sandbox: &Sandbox, exec_id: Option<&str>, full: bool) {
     let before = std::mem::replace(&mut sandbox.audit.borrow_mut().seen.disk_full, full);
-    note(node, sandbox, limit("disk", exec_id), u64::from(full && !before));
+    note(
+        node,
+        sandbox,
+        limit("disk", exec_id),
+        u64::from(full && !before),
+    );
 }
 
 fn endpoints(node: &Node, sandbox: &Sandbox, counts: &[EndpointCount], names: &[String]) {
@@ -125,13 +139,15 @@ pub async fn run(node: Rc<Node>) {
         tokio::time::sleep(EVERY).await;
         let execs: Vec<Rc<Exec>> = node.execs.borrow().values().cloned().collect();
         for some in execs.chunks(AT_ONCE) {
-            some.iter().filter(|exec| exec.has_begun()).for_each(|exec| {
-                // Without its files being opened for good: one that runs for long is looked at seldom.
-                let counted = exec.cold_leaf(&node).oom_kills();
-                let id = exec::id_of_run(exec);
-                killed(&node, exec, &id, counted);
-                output(&node, exec, &id);
-            });
+            some.iter()
+                .filter(|exec| exec.has_begun())
+                .for_each(|exec| {
+                    // Without its files being opened for good: one that runs for long is looked at seldom.
+                    let counted = exec.cold_leaf(&node).oom_kills();
+                    let id = exec::id_of_run(exec);
+                    killed(&node, exec, &id, counted);
+                    output(&node, exec, &id);
+                });
             tokio::task::yield_now().await;
         }
         let sandboxes: Vec<Rc<Sandbox>> = node.sandboxes.borrow().values().cloned().collect();

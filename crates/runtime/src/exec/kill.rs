@@ -8,11 +8,11 @@ use dsec_proto::keeper::{Call, Refusal};
 use dsec_proto::runtime::ExecKill;
 
 use super::{Exec, Phase};
-use crate::{audit, check};
 use crate::kernel::{poll, sys};
 use crate::node::Node;
 use crate::tag::{cancelled_object, exec_object, Tag};
 use crate::timers::Timer;
+use crate::{audit, check};
 
 /// `exec.kill`. Returns when it is confirmed.
 ///

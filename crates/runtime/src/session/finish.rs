@@ -157,13 +157,7 @@ fn note(node: &Node, exec: &Exec, session: &Session, run: &Run, how: How) {
         closed: how.closed,
         merged: run.merged,
     };
-    audit::limits::ended(
-        node,
-        exec,
-        &run.run_id,
-        counters.oom_kills,
-        &end.quota_hits,
-    );
+    audit::limits::ended(node, exec, &run.run_id, counters.oom_kills, &end.quota_hits);
     let entry = Entry::Ended { end, counters };
     fault!("runtime.run.told");
     if let Err(error) = session.note(entry.clone()) {

@@ -16,13 +16,13 @@ use dsec_proto::session::SessionCancel;
 use super::book::{Entry, Run};
 use super::processes::{self, Process};
 use super::{broken, finish, Session};
-use crate::{audit, check};
 use crate::exec::{self, Exec};
 use crate::kernel::sys;
 use crate::node::Node;
 use crate::pause;
 use crate::tag::exec_object;
 use crate::timers::Timer;
+use crate::{audit, check};
 
 /// How long the shell may take to come back once nothing holds it up.
 const TO_RETURN: u64 = 1_000_000_000;
