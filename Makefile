@@ -50,8 +50,9 @@ bench-environments: setup build/test-store ## measure layers on demand beside wh
 	@PATH=$$PATH:/usr/sbin:/sbin $(PYTHON) -m bench.environments $(ARGS)
 
 .PHONY: fuzz
-fuzz: build/venv ## random requests to the API, for as long as FUZZ_EXAMPLES says (20,000 of each kind)
-	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-20000} $(PYTHON) -m pytest -q tests/unit/apiserver/test_fuzz.py $(ARGS)
+fuzz: build/venv ## readers of foreign bytes, each for FUZZ_SECONDS (60), and FUZZ_EXAMPLES (20,000) of each kind of request; ends at the first defect
+	$(PYTHON) -m tests.fuzz --seconds $${FUZZ_SECONDS:-60} $(ARGS)
+	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-20000} $(PYTHON) -m pytest -q tests/unit/apiserver/test_fuzz.py
 
 .PHONY: soak
 soak: setup build/test-machine build/test-store ## long runs: 10,000 execs, churn of readers, 4 GiB in and out, 5,000 execs in flight; figures to bench/results

@@ -16,6 +16,7 @@ from dsec.api.trust import server_context
 from dsec.apiserver.edge_link import Edges, LocalEdge
 from dsec.apiserver.gate import Gate
 from dsec.apiserver.server import inherited_socket, listen, make_server
+from dsec.apiserver.tls import keep_memory
 from dsec.iam.tokens import Tokens
 from dsec.node.config import NodeConfig, load_config
 from dsec.node.services import apiserver_uid
@@ -31,6 +32,8 @@ def main() -> None:
     config = load_config(parser.parse_args().config)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     tls = server_context(*config.tls_files) if config.has_tls else None
+    if tls is not None:
+        keep_memory()
     tokens = Tokens(config.paths.iam_db)
     tokens.list()  # opens what lies beside the database
     listener = inherited_socket() or listen(config.host, config.port)

@@ -105,5 +105,5 @@ def _token_request(body: bytes) -> TokenRequest:
         if "unknown field" in str(error):
             raise Unsupported(str(error)) from None
         raise InvalidArgument(str(error)) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidArgument(f"the body is not JSON: {error}") from None

@@ -253,7 +253,7 @@ class Bulk:
         body = bytes(self._buffer[self._start : self._end])
         try:
             error = error_from_wire(msgspec.json.decode(body)["error"])
-        except (msgspec.DecodeError, KeyError, TypeError):
+        except (msgspec.DecodeError, RecursionError, KeyError, TypeError):
             if head[9:12] in ("401", "403"):
                 raise Denied("the token is unknown, revoked or expired", phase="token") from None
             raise _Broken(head.partition("\r\n")[0]) from None
@@ -286,7 +286,7 @@ class Bulk:
         view = memoryview(self._buffer)[start : self._start]
         try:
             frame = _data_frame(view) or _decode(view)
-        except (msgspec.DecodeError, IndexError) as error:
+        except (msgspec.DecodeError, RecursionError, IndexError) as error:
             raise ProtocolError(f"not a frame: {error}") from None
         if frame[1] == Kind.ERROR:
             raise _error_of(frame[2])

@@ -167,7 +167,7 @@ def _split(data: bytes, decode: Callable[[memoryview], T]) -> tuple[list[T], byt
             break
         try:
             found.append(decode(view[at + 4 : at + 4 + length]))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ProtocolError(f"the server sent a malformed record: {error}") from None
         at += 4 + length
     return found, data[at:]

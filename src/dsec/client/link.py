@@ -34,7 +34,6 @@ _IDLE_S = 30.0
 _JSON = {"content-type": "application/json"}
 _PATIENCE_S = 30.0
 _HEARTBEAT_S = 30.0
-_GOODBYE_S = 0.1
 _MOST_TRANSFERS = 16
 _MOST_LANES = 16
 _NO_LANE_S = 30.0
@@ -97,8 +96,8 @@ class Link:
             self._wire = None
         self._pool.close()
         await self._session.close()
-        # The connections' sockets are closed in the next turn of the loop; in TLS both sides say goodbye before.
-        await asyncio.sleep(0 if self._tls is None else _GOODBYE_S)
+        # The connections' sockets are closed in the next turn of the loop.
+        await asyncio.sleep(0)
 
     # HTTP
 
@@ -265,7 +264,7 @@ def decode_answer(body: bytes, kind: type[T]) -> T:
     """An answer of the server's; raises ProtocolError for what is none."""
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ProtocolError(f"the server's answer is malformed: {error}") from None
 
 
@@ -273,7 +272,7 @@ def _error_of(status: int, body: bytes) -> DSecError:
     try:
         wire = msgspec.json.decode(body)["error"]
         return error_from_wire(wire)
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, RecursionError, KeyError, TypeError):
         pass
     if status in (401, 403):
         return Denied("the token is unknown, revoked or expired", phase="token", remedy="Set DSEC_TOKEN")

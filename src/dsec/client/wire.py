@@ -12,6 +12,8 @@ from dsec.errors import NodeError, ProtocolError, error_from_wire
 
 __all__ = ["Lost", "Receiver", "Wire", "result_in"]
 
+_GOODBYE_S = 0.1
+
 
 class Lost(NodeError):
     """The WebSocket broke. Never leaves the SDK as it is: streams are opened again elsewhere, or give NodeError."""
@@ -107,10 +109,15 @@ class Wire:
                 return
 
     async def close(self) -> None:
-        """Close the WebSocket."""
+        """Close the WebSocket, and wait for an instant until its socket is closed: in TLS both sides say goodbye."""
+        below = self._socket.get_extra_info("socket")
         self._reader.cancel()
         await asyncio.wait({self._reader})
         await self._socket.close()
+        end = asyncio.get_running_loop().time() + _GOODBYE_S
+        # Nobody tells when it is.
+        while below is not None and below.fileno() >= 0 and asyncio.get_running_loop().time() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
     async def _read(self) -> None:
         socket, streams = self._socket, self._streams

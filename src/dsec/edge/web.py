@@ -64,7 +64,7 @@ async def body_as(request: Request, kind: type[T]) -> T:
         return msgspec.json.decode(bytes(parts) or b"{}", type=kind)
     except msgspec.ValidationError as error:
         raise refused(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidArgument(f"the body is no JSON: {error}") from None
 
 

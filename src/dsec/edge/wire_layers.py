@@ -62,7 +62,7 @@ def parse_environment(text: str) -> LayerEnvironment:
         raise InvalidArgument(f"a layer's environment is longer than {_MOST_BYTES} bytes", argument="environment")
     try:
         found = msgspec.json.decode(text.encode(), type=types.LayerEnvironment)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
         raise InvalidArgument(f"a layer's environment: {error}", argument="environment") from None
     for name, value in found.env.items():
         if not _NAME.fullmatch(name) or "\0" in value:

@@ -47,7 +47,7 @@ def archive_name(file: Path) -> str | None:
 def _first_name(document: bytes) -> str | None:
     try:
         images = msgspec.json.decode(document, type=list[_Saved])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ImageCorrupt(f"the archive's manifest.json is malformed: {error}") from None
     return next((name for image in images for name in image.names or ()), None)
 

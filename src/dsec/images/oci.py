@@ -222,5 +222,5 @@ def _read_file(path: Path) -> bytes:
 def _decode(document: bytes, kind: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(document, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ImageCorrupt(f"the image's {what} is malformed: {error}") from None

@@ -93,7 +93,7 @@ def _name(reference: str) -> str:
 def _decode(raw: bytes, name: str) -> ImageRecord:
     try:
         record = msgspec.json.decode(raw, type=ImageRecord)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ImageCorrupt(f"{name} is damaged: {error}", phase="store", remedy=_AGAIN) from None
     if not all(is_digest(digest) for digest in record.layers):
         raise ImageCorrupt(f"{name} names what is no layer", phase="store", remedy=_AGAIN)
