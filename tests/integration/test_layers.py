@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from dsec.testing.node import RunningNode, private_node
 
 from .conftest import IMAGE
 from .images.registries import docker_registry, free_port, push
+from .test_cli import dsec as dsec_command
 
 pytestmark = [pytest.mark.node, pytest.mark.anyio]
 
@@ -216,4 +218,55 @@ async def test_the_kernel_reads_far_ahead_in_a_layer(node: RunningNode, tmp_path
             before = _read_ahead()
             async with client.sandbox(IMAGE, workspace=tag):
                 assert "512" in [kib for name, kib in _read_ahead().items() if name not in before]
+        await client.layers.remove(tag)
+
+
+async def test_a_whole_composition_is_checked(node: RunningNode, client: dsec.DSecClient, tmp_path: Path) -> None:
+    """``dsec layer check`` of image, workspace and three toolkits: who hides what, which variable, which program is
+    meant; and a sandbox of these sees just that.
+    """
+    parts = {
+        "workspace/check:1": ({"etc/motd": "w", "srv/own": "w"}, {"env": {"CC": "w", "SAME": "1"}}),
+        "toolkit/check-a:1": (
+            {"etc/motd": "a", "opt/a/bin/tool": "#!/bin/sh\necho a\n"},
+            {"env": {"CC": "a", "SAME": "1"}, "path_prepend": ["/opt/a/bin"]},
+        ),
+        "toolkit/check-b:1": (
+            {"opt/b/bin/tool": "#!/bin/sh\necho b\n", "opt/b/bin/env": "#!/bin/sh\necho b\n"},
+            {"path_prepend": ["/opt/b/bin"], "path_append": ["/opt/a/bin"]},
+        ),
+        "toolkit/check-c:1": ({"opt/a/bin/tool": "#!/bin/sh\necho c\n"}, {"path_append": ["/opt/c/bin"]}),
+    }
+    for number, (tag, (files, brings)) in enumerate(parts.items()):
+        for name, content in files.items():
+            file = tmp_path / str(number) / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+            file.chmod(0o755)
+        await client.layers.build(tmp_path / str(number), tag, **brings)  # type: ignore[arg-type]
+    workspace, a, b, c = parts
+    told = dsec_command(node, "layer", "check", IMAGE, *parts, "--json")
+    assert told.returncode == 0, told.stderr
+    found = json.loads(told.stdout)
+    assert {(each["path"], each["upper"], each["lower"], each["how"]) for each in found["hidden"]} == {
+        ("/etc/motd", a, workspace, "replaced"),
+        ("/etc/motd", a, IMAGE, "replaced"),
+        ("/opt/a/bin/tool", c, a, "replaced"),
+    }
+    usual = found["path"].removeprefix("/opt/b/bin:/opt/a/bin:").removesuffix(":/opt/a/bin:/opt/c/bin")
+    assert usual.startswith("/usr/local") and "/opt" not in usual
+    clashes = {(each["kind"], each["name"], each["upper"], each["lower"], each["seen"]) for each in found["clashes"]}
+    assert clashes == {
+        ("variable", "CC", a, workspace, "a"),
+        ("path", "/opt/a/bin", a, b, "/opt/a/bin"),
+        ("program", "tool", b, c, "/opt/b/bin/tool"),
+        ("program", "env", b, IMAGE, "/opt/b/bin/env"),
+    }
+    assert found["total"] == 3 and found["clashes_total"] == 4
+    shown = dsec_command(node, "layer", "check", IMAGE, *parts).stdout
+    assert "/opt/a/bin/tool" in shown and "/usr/bin/env" in shown
+    async with client.sandbox(IMAGE, workspace=workspace, toolkits=(a, b, c)) as sandbox:
+        said = await sandbox.run_shell("cat /etc/motd; echo; echo $CC; tool; env; /opt/a/bin/tool; echo $PATH")
+        assert said.stdout.split() == ["a", "a", "b", "b", "c", found["path"]]
+    for tag in parts:
         await client.layers.remove(tag)

@@ -6,6 +6,8 @@ import msgspec
 
 __all__ = ["PackRequest", "PackedLayer", "Provenance", "Residual", "Residue"]
 
+_LONGEST = 1024
+
 
 class Residue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What packing leaves out: by the rules of ``docs/snapshots.md``, unless ``defaults`` is false.
@@ -18,6 +20,13 @@ class Residue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     defaults: bool = True
     extra: list[str] = []
     keep: list[str] = []
+
+    def problem(self) -> str | None:
+        """The first that is no pattern of paths, in words."""
+        for each in (*self.extra, *self.keep):
+            if not each.strip("/") or "\0" in each or len(each.encode(errors="surrogateescape")) > _LONGEST:
+                return f"{each[:80]!r} is no pattern of paths"
+        return None
 
 
 class PackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -40,6 +40,7 @@ __all__ = [
     "KillRequest",
     "LayerCheckRequest",
     "LayerChecked",
+    "LayerClash",
     "LayerCollectRequest",
     "LayerCollected",
     "LayerDetail",
@@ -687,11 +688,30 @@ class HiddenFile(_Answer, frozen=True, kw_only=True):
     how: str
 
 
+class LayerClash(_Answer, frozen=True, kw_only=True):
+    """A ``variable`` that two layers set, a directory that two put into ``path``, or a ``program`` of one name in two
+    directories of PATH: a sandbox gets that of ``upper``.
+    """
+
+    kind: str
+    name: str
+    upper: str
+    lower: str
+    seen: str
+    """The variable's value, the directory, or the program that is run."""
+    hidden: str = ""
+    """The program that is not."""
+
+
 class LayerChecked(_Answer, frozen=True, kw_only=True):
-    """``hidden``: the first of them; ``total``: how many there are."""
+    """``hidden``: the first of them; ``total``: how many there are; likewise ``clashes``."""
 
     hidden: list[HiddenFile] = []
     total: int = 0
+    clashes: list[LayerClash] = []
+    clashes_total: int = 0
+    path: str = ""
+    """PATH as sandboxes would have it."""
 
 
 class LayerDiffRequest(_Request, frozen=True, kw_only=True):

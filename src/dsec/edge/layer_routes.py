@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from dsec.api import types
 from dsec.edge.core import Core
+from dsec.edge.environment import DEFAULT_PATH
 from dsec.edge.layer_cache import LayerCache
 from dsec.edge.node_stores import NodeStores, OnStoreBytes
 from dsec.edge.progressing import Tell, progressing
@@ -22,6 +23,7 @@ from dsec.edge.web import answered, body_as, json_answer, query_of
 from dsec.edge.wire_layers import layer_info, parse_environment, wire_environment
 from dsec.errors import DSecError, InvalidArgument
 from dsec.images import LayerTag
+from dsec.images.clashes import clashing_programs, clashing_variables, path_of, twice_in_path
 from dsec.images.compare import Named, differences, hidden_files
 from dsec.images.threads import in_thread
 
@@ -172,19 +174,34 @@ class _Layers:
     async def check(self, request: Request) -> Response:
         asked = await body_as(request, types.LayerCheckRequest)
         named: list[tuple[str, str]] = []
+        bottom, env = "dsec", {"PATH": DEFAULT_PATH}
         if asked.image is not None:
             image = self._images.get(asked.image)
+            bottom, env = image.reference, env | image.config.env
             named += [(image.reference, digest) for digest in image.layers]
-        named += [(each.tag, each.digest) for each in map(self._images.layers.find, asked.layers)]
+        over = [self._images.layers.find(each) for each in asked.layers]
+        named += [(each.tag, each.digest) for each in over]
+        brought = [(each.tag, each.environment) for each in over]
+        path = path_of(bottom, env["PATH"], brought)
         with self._images.holding(digest for _, digest in named):
             await self._cache.ensure(digest for _, digest in named)
             layers = [Named(name, self._images.layers.path(digest)) for name, digest in named]
             found = await in_thread(lambda stop: _some(hidden_files(layers), stop))
+            programs = await in_thread(lambda stop: _some(clashing_programs(layers, path), stop))
+        clashes = [*clashing_variables(bottom, env, brought), *twice_in_path(path), *programs]
         hidden = [
             types.HiddenFile(path=_text(each.path), upper=each.upper, lower=each.lower, how=each.how)
             for each in found[:_MOST_SHOWN]
         ]
-        return json_answer(types.LayerChecked(hidden=hidden, total=len(found)))
+        return json_answer(
+            types.LayerChecked(
+                hidden=hidden,
+                total=len(found),
+                clashes=[types.LayerClash(**each._asdict()) for each in clashes[:_MOST_SHOWN]],
+                clashes_total=len(clashes),
+                path=":".join(each.directory for each in path),
+            )
+        )
 
     async def diff(self, request: Request) -> Response:
         asked = await body_as(request, types.LayerDiffRequest)

@@ -5,17 +5,27 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
-from dsec.api.packing import PackedLayer, PackRequest, Provenance, Residual
+from dsec.api.packing import PackedLayer, PackRequest, Provenance, Residual, Residue
 from dsec.edge.record import ExecRecord, SandboxRecord
 from dsec.errors import InvalidArgument
 from dsec.images.catalogue import LayerTag
 from dsec.images.packing import DEFAULT_RULES, Report, Rule, Rules
 from dsec.images.references import LayerReference, parse_layer
 
-__all__ = ["PackRecord", "body_of", "commands_of", "merged_below", "packed_layer", "rules_of", "target_of"]
+__all__ = [
+    "AskedRules",
+    "PackRecord",
+    "body_of",
+    "commands_of",
+    "merged_below",
+    "packed_layer",
+    "rules_of",
+    "target_of",
+]
 
 _MOST_COMMANDS = 200
 _MOST_TEXT = 64 << 10
@@ -50,15 +60,29 @@ def target_of(asked: PackRequest) -> LayerReference:
     return target
 
 
-def rules_of(asked: PackRequest) -> tuple[Rule, ...]:
-    """The rules of a request, in the order in which they are asked; raises InvalidArgument for what is no pattern."""
+class AskedRules(NamedTuple):
+    """What is left out, in the order in which it is asked, and what stays whatever they say."""
+
+    rules: tuple[Rule, ...]
+    keep: tuple[str, ...]
+
+
+def rules_of(asked: PackRequest, node: Residue) -> AskedRules:
+    """The rules of a request on a node with these settings; raises InvalidArgument for what is no pattern.
+
+    A request that leaves the defaults off leaves those of the node off with them.
+    """
     residue = asked.residue
     if len(residue.extra) + len(residue.keep) > _MOST_PATTERNS:
         raise InvalidArgument(f"more than {_MOST_PATTERNS} patterns", phase="pack", argument="residue")
-    defaults = DEFAULT_RULES if residue.defaults else ()
-    rules = (*defaults, *(Rule("asked for", each) for each in residue.extra))
-    Rules(rules, residue.keep)
-    return rules
+    rules: tuple[Rule, ...] = DEFAULT_RULES if residue.defaults and node.defaults else ()
+    keep: tuple[str, ...] = tuple(residue.keep)
+    if residue.defaults:
+        rules += tuple(Rule("node", each) for each in node.extra)
+        keep += tuple(node.keep)
+    rules += tuple(Rule("asked for", each) for each in residue.extra)
+    Rules(rules, keep)
+    return AskedRules(rules, keep)
 
 
 def commands_of(asked: PackRequest, execs: Iterable[ExecRecord]) -> list[str]:

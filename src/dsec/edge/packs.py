@@ -29,6 +29,7 @@ from dsec.edge.snapshots import Snapshots
 from dsec.errors import Conflict, DSecError, NodeError
 from dsec.images.catalogue import LayerEnvironment
 from dsec.images.packing import Packing
+from dsec.images.running import Running
 
 __all__ = ["Packs"]
 
@@ -43,7 +44,9 @@ class Packs:
         self._core = core
         self._snapshots = snapshots
         self._cache = cache
-        self._under_way: dict[str, tuple[bytes, asyncio.Task[PackedLayer]]] = {}
+        self._running: Running[PackedLayer] = Running("pack")
+        self._bodies: dict[str, bytes] = {}
+        """Of those that run."""
 
     async def pack(self, record: SandboxRecord, asked: PackRequest, by: str) -> PackedLayer:
         """Make a layer of what a sandbox has written, and let the tag mean it.
@@ -56,33 +59,24 @@ class Packs:
         own = ids.snapshot_id(record.id, f"pack {ids.check_key(asked.key)}")
         body = body_of(asked)
         target_of(asked)
-        rules_of(asked)
-        running = self._under_way.get(own)
+        rules_of(asked, self._core.config.residue)
+        running = self._running.get(own)
         if running is None:
             known = self._core.records.packs.get(own)
             if known is not None and known.body != body:
                 raise _other_request()
             if known is not None and known.done is not None:
                 return known.done
-            work = self._work(own, body, record, asked, by)
-            running = body, asyncio.create_task(work, name=f"pack {own}")
-            self._under_way[own] = running
-            running[1].add_done_callback(lambda task: self._ended(own, task))
-        elif running[0] != body:
+            self._bodies[own] = body
+            running = self._running.start(own, lambda: self._work(own, body, record, asked, by))
+            running.add_done_callback(lambda _: self._bodies.pop(own))
+        elif self._bodies[own] != body:
             raise _other_request()
-        return await asyncio.shield(running[1])
-
-    def _ended(self, own: str, task: asyncio.Task[PackedLayer]) -> None:
-        self._under_way.pop(own, None)
-        if not task.cancelled():
-            task.exception()  # seen here, since nobody may be waiting any more
+        return await asyncio.shield(running)
 
     async def aclose(self) -> None:
         """Cancel what goes on; the next edge is asked again."""
-        tasks = [task for _, task in self._under_way.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._running.aclose()
 
     async def _work(self, own: str, body: bytes, record: SandboxRecord, asked: PackRequest, by: str) -> PackedLayer:
         packs = self._core.records.packs
@@ -103,7 +97,7 @@ class Packs:
         return done
 
     async def _packed(self, own: str, record: SandboxRecord, asked: PackRequest, by: str) -> PackedLayer:
-        target, rules = target_of(asked), rules_of(asked)
+        target, rules = target_of(asked), rules_of(asked, self._core.config.residue)
         commands = commands_of(asked, self._core.records.execs(record.id))
         snapshot = await self._snapshots.take(own, record, keep_s=_KEEP_S, by=by)
         found = snapshot.found
@@ -120,8 +114,8 @@ class Packs:
             Packing(
                 reference=target,
                 snapshot_id=own,
-                rules=rules,
-                keep=tuple(asked.residue.keep),
+                rules=rules.rules,
+                keep=rules.keep,
                 below=tuple(below),
                 environment=self._environment(source, below),
                 provenance=_provenance(source, found, asked, commands, below, by),

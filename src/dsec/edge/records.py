@@ -292,8 +292,12 @@ class Records:
         )
 
     def expire_creates(self, before: float) -> None:
-        """Forget keys that are older than a time."""
-        self._db.execute("DELETE FROM creates WHERE at < ?", (before,))
+        """Forget keys that are older than a time, and whose sandboxes have no record any more."""
+        self._db.execute(
+            "DELETE FROM creates WHERE at < ? AND (sandbox_id IS NULL OR sandbox_id NOT IN "
+            "(SELECT id FROM live UNION ALL SELECT id FROM ended))",
+            (before,),
+        )
 
     # Jobs
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dsec.images.catalogue import Image
 from dsec.images.disk import full_disk_typed
 from dsec.images.progress import OnProgress, Progress, Reporter
+from dsec.images.running import Running
 
 __all__ = ["Jobs", "Work", "reported"]
 
@@ -23,15 +24,15 @@ class Jobs:
     """
 
     def __init__(self) -> None:
-        self._running: dict[str, tuple[asyncio.Task[Image], Reporter]] = {}
+        self._running: Running[Image] = Running("import")
+        self._reporters: dict[str, Reporter] = {}
 
     async def join(self, key: str, work: Work, progress: OnProgress | None, *, deadline: float = math.inf) -> Image:
         """Wait for the job of that key, starting it if there is none.
 
         The job hears of the ``deadline``, the caller's own by the event loop's time, and goes on beyond it.
         """
-        self.start(key, work)
-        task, report = self._running[key]
+        task, report = self.start(key, work)
         if progress is not None:
             report.add(progress)
         try:
@@ -41,26 +42,18 @@ class Jobs:
             if progress is not None:
                 report.discard(progress)
 
-    def start(self, key: str, work: Work) -> None:
+    def start(self, key: str, work: Work) -> tuple[asyncio.Task[Image], Reporter]:
         """Start the job of that key, if there is none."""
-        if key in self._running:
-            return
-        report = Reporter()
-        task = asyncio.create_task(reported(work, report), name=f"import {key}")
-        self._running[key] = task, report
-        task.add_done_callback(lambda done: self._ended(key, done))
-
-    def _ended(self, key: str, task: asyncio.Task[Image]) -> None:
-        self._running.pop(key, None)
-        if not task.cancelled():
-            task.exception()  # seen here, since nobody may be waiting any more
+        task = self._running.get(key)
+        if task is None:
+            report = self._reporters[key] = Reporter()
+            task = self._running.start(key, lambda: reported(work, report))
+            task.add_done_callback(lambda _: self._reporters.pop(key))
+        return task, self._reporters[key]
 
     async def aclose(self) -> None:
         """Cancel all jobs and wait until their traces are gone."""
-        tasks = [task for task, _ in self._running.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._running.aclose()
 
 
 async def reported(work: Work, report: Reporter) -> Image:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from dsec.api.packing import Residue
 from dsec.errors import InvalidArgument
 from dsec.network import NetworkSettings, parse_settings_problem
 from dsec.node.paths import NodePaths
@@ -121,6 +122,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Above this, layers that a store has are evicted, the longest unused first. None: by the disk's size."""
     layers_memory_mib: int | None = None
     """Most memory, page cache included, of what fills layers. None: unlimited."""
+    residue: Residue = Residue()
+    """What packing a sandbox leaves out on this node, unless a call says ``defaults=False``."""
     network: NetworkSettings = NetworkSettings()
     boot_id: str = ""
     id_block: int = 0
@@ -156,6 +159,8 @@ def read_settings(paths: NodePaths) -> NodeConfig:
         config = msgspec.convert(raw, NodeConfig)
         _check_stores(config.stores, reader=config.reader)
         _check_cache(config)
+        if problem := config.residue.problem():
+            raise InvalidArgument(f"residue: {problem}")
         if not 0 <= config.registries.patience_s <= _MOST_PATIENCE_S:
             raise InvalidArgument(f"registries.patience_s is between 0 and {_MOST_PATIENCE_S:g}")
         _check_tls(config.tls)

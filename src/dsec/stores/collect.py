@@ -122,8 +122,14 @@ class _Collection:
             self._store.delete(f"{DOOMED}/{name}")
 
     def _doom(self, name: str, marks: dict[str, Entry]) -> None:
-        if name not in marks and not self._dry_run:
+        mark = marks.get(name)
+        if self._dry_run:
+            return
+        if mark is None:
             self._store.swap(f"{DOOMED}/{name}", b"", None)
+        elif mark.modified > self._now:
+            # Of before the store's clock jumped back: its day would end with that time come again.
+            self._store.put(f"{DOOMED}/{name}", b"")
 
     def _blobs_of(self, digest: str, *, is_live: bool = True) -> set[str]:
         try:

@@ -80,7 +80,8 @@ class Lock:
         try:
             found = self._place.stat()
             os.utime(self._mine)
-            if self._mine.stat().st_mtime - found.st_mtime < STALE_S:
+            # One from the future was there before the clock jumped back: it would be held until then.
+            if abs(self._mine.stat().st_mtime - found.st_mtime) < STALE_S:
                 return
             broken = self._mine.with_name(f"{self._mine.name}-broken")
             self._place.rename(broken)

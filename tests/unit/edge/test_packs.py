@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dsec.api.packing import Residue
 from dsec.errors import CapacityError, Conflict, InvalidArgument, NodeError, NotFound, SandboxGone, Unsupported
 from dsec.images.tools import ToolResult
 from dsec.layering.packing.job import JOB, PackFailed, PackJob
@@ -134,3 +135,24 @@ async def test_what_is_refused(world: World, builder: Builder) -> None:
         await api.call("POST", f"/v1/sandboxes/{made['id']}/stop", {})
         assert isinstance(await failing(packed(api, made)), SandboxGone)
         assert world.runtime.called("snapshot.make") == [] and builder.runs == []
+
+
+async def test_the_nodes_rules_are_those_of_every_call(world: World, builder: Builder) -> None:
+    """What the settings leave out, or keep, holds until a call leaves the defaults off; each path names its rule."""
+    (builder.root / "core.1").write_bytes(b"dump")
+    residue = Residue(extra=["core.*"], keep=[".bash_history"])
+    world.config = msgspec.structs.replace(world.config, residue=residue)
+    async with world.edge() as (_, api):
+        made = await api.create()
+
+        async def left_out(number: int, **fields: Any) -> dict[str, str]:
+            found = await packed(api, made, key=f"key-{number}", residue=fields)
+            return {each["path"]: each["rule"] for each in found["removed"]}
+
+        assert await left_out(1) == {"/core.1": "node"}
+        assert await left_out(2, keep=["core.1"]) == {}
+        assert await left_out(3, extra=["file"]) == {"/core.1": "node", "/file": "asked for"}
+        assert await left_out(4, defaults=False) == {}
+    world.config = msgspec.structs.replace(world.config, residue=Residue(defaults=False))
+    async with world.edge() as (_, api):
+        assert (await packed(api, made, key="key-5"))["removed"] == []

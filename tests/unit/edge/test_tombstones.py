@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dsec.errors import Conflict, InvalidArgument, NotFound
-from dsec.testing.edge_world import World, failing, until
+from dsec.testing.edge_world import LAYER, World, failing, until
 
 pytestmark = pytest.mark.anyio
 
@@ -112,6 +112,33 @@ async def test_tombstones_go_after_their_time(world: World) -> None:
         assert world.runtime.removed_output == [old["id"]]
         for each in (live, young):
             assert (await api.call("GET", f"/v1/sandboxes/{each['id']}"))["state"] == "running"
+
+
+@pytest.mark.parametrize("jump_s", [-3e8, 3e8])
+async def test_a_clock_that_jumps(world: World, jump_s: float) -> None:
+    """Back or forward by years: live sandboxes stay, as do their layers and keys; what has ended may be forgotten
+    early, or late, and nothing else follows from it.
+    """
+    async with world.edge() as (edge, api):
+        live, ended = await api.create(key="live"), await api.create(key="ended")
+        await api.call("POST", f"/v1/sandboxes/{ended['id']}/stop", {})
+        await until(lambda: ended["id"] in world.runtime.forgotten)
+        record = edge.core.records.sandbox(ended["id"])
+        assert record is not None and record.ended_at is not None
+        usual = record.ended_at
+        world.clock.now = usual + jump_s
+        await edge._reap()
+        assert (edge.core.records.sandbox(ended["id"]) is None) is (jump_s > 0)
+        assert (await api.call("GET", f"/v1/sandboxes/{live['id']}"))["state"] == "running"
+        assert (await api.create(key="live"))["id"] == live["id"]
+        assert edge.core.uses_layer(LAYER)
+        await api.call("POST", f"/v1/sandboxes/{live['id']}/stop", {})
+        world.clock.now = usual
+    async with world.edge() as (edge, api):
+        await edge._reap()
+        assert (await api.create(key="live"))["id"] == live["id"]
+        assert (await api.call("GET", f"/v1/sandboxes/{live['id']}"))["state"] == "stopped"
+        assert (await api.create())["state"] == "running"
 
 
 async def test_status_and_metrics(world: World) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dsec.errors import ImageCorrupt, ImageNotFound
-from dsec.images.oci import read_layout
+from dsec.images.oci import node_architecture, read_layout
 from dsec.images.samples import Member, layer_archive, oci_layout
 
 LAYER = layer_archive([Member(name="x", data=b"1")])
@@ -108,3 +108,29 @@ def test_index_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "index.json").symlink_to("/etc/hostname")
     with pytest.raises(ImageCorrupt):
         read_layout(tmp_path)
+
+
+def test_indexes_in_a_circle(tmp_path: Path) -> None:
+    """An index that names itself, or one that names the next without end, is ImageCorrupt."""
+    layout = oci_layout(tmp_path / "image", [layer_archive([])])
+    blobs = layout / "blobs" / "sha256"
+    kind = "application/vnd.oci.image.index.v1+json"
+    platform = {"os": "linux", "architecture": node_architecture()}
+
+    def named(digest: str) -> bytes:
+        entry = {"mediaType": kind, "digest": f"sha256:{digest}", "size": 1, "platform": platform}
+        return json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode()
+
+    own = "a" * 64
+    (blobs / own).write_bytes(named(own))
+    (layout / "index.json").write_bytes(named(own))
+    with pytest.raises(ImageCorrupt, match="digest"):
+        read_layout(layout)
+    document = named(own)
+    for _ in range(100):
+        digest = hashlib.sha256(document).hexdigest()
+        (blobs / digest).write_bytes(document)
+        document = named(digest)
+    (layout / "index.json").write_bytes(document)
+    with pytest.raises(ImageCorrupt, match="too deep"):
+        read_layout(layout)

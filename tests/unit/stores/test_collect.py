@@ -350,3 +350,31 @@ def test_a_pull_that_a_clean_up_overtakes(world: World, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         fetch_claimed(world.store, layer[2], tmp_path / "out", "local-1")
     assert list(world.store.list("claims")) == []
+
+
+@pytest.mark.parametrize("jump_s", [-3e8, 3e8])
+def test_a_stores_clock_that_jumps(world: World, jump_s: float) -> None:
+    """Forward or back by years, after something was doomed: what has a tag or a claim stays and is read; what is
+    doomed goes, after a day by the clock as it is then at the latest.
+    """
+    tagged, claimed, gone = world.layer(1), world.layer(2), world.layer(3)
+    world.push(tagged, "workspace/w:2")
+    world.push(claimed)
+    claim(world.store, claimed[2], "node-1")
+    world.push(gone, "workspace/w:1")
+    drop_tag(world.store, TAG)
+    collect(world.store)
+    world.now += jump_s
+    first = collect(world.store)
+    # A clock that was years late, or is now, cannot tell a day from a moment; nothing that is needed depends on it.
+    assert first.removed_layers == ([gone[2]] if jump_s > 0 else [])
+    world.now += 86_401
+    later = collect(world.store)
+    assert {*first.removed_layers, *later.removed_layers} == {gone[2]}
+    world.now -= jump_s
+    collect(world.store)
+    for each in (tagged, claimed):
+        world.assert_whole(each)
+    world.push(gone, "workspace/w:1")
+    collect(world.store)
+    world.assert_whole(gone)

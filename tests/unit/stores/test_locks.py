@@ -122,3 +122,13 @@ def test_a_swap_whose_lock_was_broken_is_none(tmp_path: Path, monkeypatch: pytes
     assert not store.swap("tags/t", b"two", seen.mark)
     assert not store.remove("tags/t", seen.mark)
     assert store.read("tags/t") == b"one"
+
+
+def test_a_lock_of_before_the_clock_jumped_back(tmp_path: Path) -> None:
+    """A dead holder's lock from the future is broken like an old one; a live holder finds that it lost it."""
+    with lock(tmp_path, "before") as before:
+        future = (tmp_path / "before").stat().st_mtime + 3e7
+        os.utime(tmp_path / "before", (future, future))
+        with lock(tmp_path, "after") as held:
+            assert held.is_mine() and not before.is_mine()
+    assert not (tmp_path / "lock").exists()

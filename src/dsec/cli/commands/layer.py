@@ -270,7 +270,7 @@ def check(
     parts: Annotated[list[str], typer.Argument(metavar="[IMAGE] REF…", help="An image, then layers, bottom first.")],
     json: Json = False,
 ) -> None:
-    """Say which files of a composition hide one that another of its layers has."""
+    """Say what of a composition hides what another of its layers has: files, variables, programs in PATH."""
     layers = [each for each in parts if each.startswith(_LAYER)]
     images = [each for each in parts if not each.startswith(_LAYER)]
     if len(images) > 1 or (images and parts[0] != images[0]):
@@ -286,6 +286,12 @@ def check(
     print_table(("PATH", "OF", "HOW", "THAT OF"), [(one.path, one.upper, one.how, one.lower) for one in found.hidden])
     if found.total > len(found.hidden):
         say(f"and {found.total - len(found.hidden)} more")
+    if found.clashes:
+        print()
+        rows = [(one.kind, one.name, one.upper, one.lower, one.seen, one.hidden or "-") for one in found.clashes]
+        print_table(("KIND", "NAME", "OF", "OVER THAT OF", "SEEN", "HIDDEN"), rows)
+    if found.clashes_total > len(found.clashes):
+        say(f"and {found.clashes_total - len(found.clashes)} more")
 
 
 def diff(
