@@ -142,3 +142,25 @@ async def test_removed_layers_are_let_go(
         await two.layers.remove(tag)
         assert not (nodes[1].paths.layers / pulled.digest).exists()
     assert said.split()[0] == digest
+
+
+async def test_a_workspace_that_is_here_in_part_is_packed_whole(
+    nodes: tuple[RunningNode, RunningNode],
+    clients: tuple[dsec.DSecClient, dsec.DSecClient],
+    tmp_path: Path,
+) -> None:
+    """A new workspace holds the old one, whose rest is fetched for it: exact, also of what no sandbox has read."""
+    one, two = clients
+    digest = await _published(one, tmp_path / "tree", "workspace/on-demand-packed:1", "bucket")
+    pulled = await two.layers.pull("workspace/on-demand-packed:1", store="bucket")
+    layer = nodes[1].paths.layers / pulled.digest
+    async with two.sandbox(IMAGE, workspace="workspace/on-demand-packed:1") as sandbox:
+        await sandbox.write("/opt/tool/more", b"more")
+        assert (layer / "data").stat().st_blocks * 512 < SIZE // 10
+        packed = await sandbox.pack_diff("workspace/on-demand-packed:2")
+        assert packed.provenance.merged == [pulled.digest]
+    assert not (layer / "filled").exists()
+    await two.layers.push("workspace/on-demand-packed:2", store="bucket")
+    async with two.sandbox(IMAGE, workspace="workspace/on-demand-packed:2") as sandbox:
+        said = await sandbox.run_shell("cat /opt/tool/more; /opt/tool/bin/greet; sha256sum < /opt/tool/large")
+        assert said.stdout.split() == ["morehello", digest, "-"]

@@ -51,9 +51,9 @@ class Packs:
     async def pack(self, record: SandboxRecord, asked: PackRequest, by: str) -> PackedLayer:
         """Make a layer of what a sandbox has written, and let the tag mean it.
 
-        Raises InvalidArgument, Conflict (the key was another request's, the workspace below is not whole on this
-        node), SandboxGone, NotFound, CapacityError, Unsupported (what no layer can hold), DeadlineExceeded,
-        NodeError.
+        Raises InvalidArgument, Conflict (the key was another request's), StoreUnreachable (the workspace below is not
+        all on this node, and its rest cannot be fetched), SandboxGone, NotFound, CapacityError, Unsupported (what no
+        layer can hold), DeadlineExceeded, NodeError.
         """
         # Has a space, so that it is no key of a snapshot's.
         own = ids.snapshot_id(record.id, f"pack {ids.check_key(asked.key)}")
@@ -107,9 +107,6 @@ class Packs:
         # Of the moment that is packed: the sandbox may have gone on.
         source, below = snapshot.source, merged_below(snapshot.source, target)
         await self._cache.ensure(below)
-        for each in below:
-            # What has not been fetched would be read as zeros.
-            self._core.images.layers.check_whole(each)
         tag, provenance, report = await self._core.images.pack_layer(
             Packing(
                 reference=target,

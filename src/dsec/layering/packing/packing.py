@@ -9,6 +9,7 @@ from pathlib import Path
 from dsec.layering.erofs_tree import LayerTree
 from dsec.layering.making import write_layer
 from dsec.layering.merge import LayerContents, load, merged
+from dsec.layering.packing.filling import make_whole
 from dsec.layering.packing.job import Packed, PackJob
 from dsec.layering.packing.residue import Rules
 from dsec.layering.packing.upper import Bounds, UpperContents, scan_upper
@@ -20,11 +21,14 @@ __all__ = ["pack"]
 def pack(job: PackJob, root: int, out: Path) -> Packed:
     """Write ``metadata`` and ``data`` of the layer into the directory ``out``.
 
-    ``root`` is a descriptor of what a sandbox had written. The same bytes for the same content. Raises Unsupported,
-    InvalidArgument, ImageCorrupt, OSError.
+    ``root`` is a descriptor of what a sandbox had written. The same bytes for the same content. What is missing of
+    layers below is fetched first. Raises Unsupported, InvalidArgument, ImageCorrupt, StoreUnreachable, Conflict,
+    OSError.
     """
     rules = Rules(job.rules, job.keep)
     tree, report = scan_upper(root, rules, Bounds(job.max_entries, job.max_bytes))
+    for each in job.below:
+        make_whole(Path(each))
     with contextlib.ExitStack() as stack:
         below = [stack.enter_context(LayerTree(Path(each))) for each in job.below]
         whole = merged([*(load(each, number) for number, each in enumerate(below)), tree])
