@@ -134,12 +134,13 @@ impl Keeper {
         let Some(object) = self.objects.get_mut(object_id) else {
             return;
         };
-        object.held.extend(sent.into_iter().map(Rc::new));
+        let sent: Vec<_> = sent.into_iter().map(Rc::new).collect();
+        object.held.extend(sent.iter().cloned());
         if let State::SettingUp(askers) = std::mem::replace(&mut object.state, State::Live) {
             for (position, asker) in askers.into_iter().enumerate() {
                 let answer = Ok(object.spawned(position > 0));
                 self.connections
-                    .reply(asker, answer, Vec::new(), &self.poll);
+                    .reply(asker, answer, sent.clone(), &self.poll);
             }
         }
     }

@@ -37,7 +37,8 @@ pub enum Call {
         role: String,
     },
     /// Make a process. A known `object_id` answers with the object that exists (`existing: true`). The
-    /// answer comes when the program has been executed (or the file operation has begun), or has failed.
+    /// answer comes when the program has been executed (or the file operation has begun), or has failed; with it
+    /// come the descriptors that the plan itself has opened, to whoever has asked before.
     Spawn {
         /// Unique among the objects not yet acknowledged.
         object_id: String,

@@ -102,6 +102,8 @@ pub struct Node {
     pub proxy: ProxyLink,
     /// What sandboxes tried and did not get.
     pub audit: crate::audit::Audit,
+    /// Refused calls; `None` where none can be on record.
+    pub calls: Option<crate::audit::calls::Calls>,
     /// Set once a shutdown has begun.
     pub closing: Cell<bool>,
 }

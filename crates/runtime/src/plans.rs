@@ -272,7 +272,7 @@ pub fn exec(
     let mut steps = enter(entrant);
     steps.push(profile.rlimits());
     steps.extend(resolve(entrant));
-    steps.push(profile.filter());
+    steps.push(profile.recording_filter());
     let path = entrant.cwd.unwrap_or(b"/").to_vec();
     // Once: who has become root with few capabilities may not bound them again.
     steps.extend(profile.bounds());

@@ -7,7 +7,7 @@ use dsec_proto::runtime::Feature;
 
 use crate::groups::{Layout, Mode};
 use crate::kernel::mounts::{self, attr, Configuring};
-use crate::kernel::{namespaces, sys};
+use crate::kernel::{lsm, namespaces, notify, sys};
 use crate::probe_filling::filling;
 use crate::profiles::nesting;
 
@@ -73,6 +73,18 @@ pub fn features(layers: Option<&Path>) -> Vec<Feature> {
             nesting().map(|()| "by its settings".to_owned()),
             "no sandbox has the profile nested",
             "allow unprivileged user namespaces",
+        ),
+        feature(
+            "seccomp listeners",
+            notify::can_listen().map(|()| "tried".to_owned()),
+            "refused system calls are no events",
+            "do not run dsec below a seccomp filter that has a listener",
+        ),
+        feature(
+            "BPF LSM",
+            lsm::probe(),
+            "protected paths are held by read-only mounts alone, refused writes to them are no events",
+            "nothing has to be done",
         ),
         descriptors(),
     ]

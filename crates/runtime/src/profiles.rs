@@ -82,8 +82,9 @@ pub(crate) const READ_ONLY: [&str; 5] = [
 
 /// What every process of a sandbox gets.
 pub struct Profile {
-    /// The filter program.
+    /// The filter program, and the one whose refusals are on record.
     seccomp: Vec<u8>,
+    listened: Option<Vec<u8>>,
     /// RLIMIT_NOFILE.
     descriptors: u64,
     /// What root holds, and set-user-ID programs may gain.
@@ -95,12 +96,13 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// A profile, with this RLIMIT_NOFILE.
+    /// A profile, with this RLIMIT_NOFILE. `listens`: refused calls can be on record.
     #[must_use]
-    pub fn new(name: ProfileName, descriptors: u64) -> Self {
+    pub fn new(name: ProfileName, descriptors: u64, listens: bool) -> Self {
         let strict = name == ProfileName::Strict;
         Self {
-            seccomp: seccomp::filter(name),
+            seccomp: seccomp::filter(name, false),
+            listened: listens.then(|| seccomp::filter(name, true)),
             descriptors,
             capabilities: if strict {
                 FEW_CAPABILITIES
@@ -121,7 +123,19 @@ impl Profile {
     pub(crate) fn filter(&self) -> Step {
         Step::Seccomp {
             program: self.seccomp.clone(),
+            listen: false,
         }
+    }
+
+    /// The same, of programs whose refused calls are on record, where that can be.
+    pub(crate) fn recording_filter(&self) -> Step {
+        self.listened.as_ref().map_or_else(
+            || self.filter(),
+            |program| Step::Seccomp {
+                program: program.clone(),
+                listen: true,
+            },
+        )
     }
 
     /// What bounds its privileges, before it takes its IDs.
@@ -140,15 +154,15 @@ impl Profile {
 pub struct Profiles([Profile; 3]);
 
 impl Profiles {
-    /// With this RLIMIT_NOFILE.
+    /// As [`Profile::new`].
     #[must_use]
-    pub fn new(descriptors: u64) -> Self {
+    pub fn new(descriptors: u64, listens: bool) -> Self {
         let all = [
             ProfileName::Default,
             ProfileName::Strict,
             ProfileName::Nested,
         ];
-        Self(all.map(|name| Profile::new(name, descriptors)))
+        Self(all.map(|name| Profile::new(name, descriptors, listens)))
     }
 
     /// One of them.
@@ -198,7 +212,7 @@ mod tests {
     /// Each name finds its own profile, and no other text does.
     #[test]
     fn names_are_found() {
-        let profiles = Profiles::new(9);
+        let profiles = Profiles::new(9, true);
         let of = |text| ProfileName::of(text).map(|name| profiles.get(name));
         let facts = |profile: &Profile| (profile.no_new_privs, profile.nests);
         assert_eq!(of("default").map(facts), Some((false, false)));

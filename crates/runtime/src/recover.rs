@@ -204,9 +204,16 @@ async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
         )
         .await
     {
-        Ok((_, fds)) if exec.tag.borrow().terminal => take_up_terminal(node, &exec, fds).await,
+        Ok((_, mut fds)) if exec.tag.borrow().terminal => {
+            let mut opened = fds.split_off(exec.given().min(fds.len()));
+            fds.extend(opened.pop());
+            take_up_calls(node, &exec, opened);
+            take_up_terminal(node, &exec, fds).await;
+        }
         Ok((_, mut pipes)) => {
-            let more = pipes.split_off(exec.streams.len().min(pipes.len()));
+            take_up_calls(node, &exec, pipes.split_off(exec.given().min(pipes.len())));
+            let streams = if exec.tag.borrow().merged { 1 } else { 2 };
+            let more = pipes.split_off(streams.min(pipes.len()));
             for (stream, pipe) in exec.streams.iter().zip(pipes) {
                 stream.pipe.replace(Some(Rc::new(pipe)));
             }
@@ -240,6 +247,13 @@ async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
         .insert(exec.id.clone(), Rc::clone(&exec));
     exec::follow(node, &exec);
     true
+}
+
+/// The listener of its filter, which was opened before anything else. What called meanwhile waits.
+fn take_up_calls(node: &Node, exec: &Rc<Exec>, opened: Vec<OwnedFd>) {
+    if let (Some(calls), Some(listener)) = (&node.calls, opened.into_iter().next()) {
+        calls.add(exec, listener);
+    }
 }
 
 /// Both ends of the pipe that its output goes through, and the master.

@@ -75,6 +75,7 @@ async fn run(config: Config) -> io::Result<()> {
     tokio::task::spawn_local(memory::run(Rc::clone(&node)));
     tokio::task::spawn_local(audit::run(Rc::clone(&node)));
     tokio::task::spawn_local(audit::limits::run(Rc::clone(&node)));
+    tokio::task::spawn_local(audit::calls::run(Rc::clone(&node)));
     tokio::task::spawn_local(link::run(Rc::clone(&node), said));
     tokio::task::spawn_local(accept(Rc::clone(&node), listener));
     tracing::info!(
@@ -139,6 +140,7 @@ async fn node(
     let slots = Slots::new(&config, layout.clone(), used)?;
     let init = sys::sealed("init", &std::fs::read(&config.init_path)?)?;
     let descriptors = sys::descriptor_limit().1.min(DESCRIPTORS);
+    let calls = audit::calls::Calls::begin()?;
     Ok(Rc::new(Node {
         boot_id: store::boot_id()?,
         keeper,
@@ -148,7 +150,7 @@ async fn node(
         layers: Arc::new(layers),
         pool,
         slots,
-        profiles: Profiles::new(descriptors),
+        profiles: Profiles::new(descriptors, calls.is_some()),
         descriptor_limit: sys::descriptor_limit().0,
         init,
         sandboxes: RefCell::default(),
@@ -173,6 +175,7 @@ async fn node(
         snapshots: RefCell::default(),
         proxy,
         audit: audit::Audit::default(),
+        calls,
         closing: Cell::new(false),
         config,
     }))

@@ -147,9 +147,7 @@ impl<'a> Child<'a> {
                 steps::caps(*keep)
             }
             Step::Ids(ids) => self.become_user(ids.as_ref()),
-            Step::Seccomp { program } => {
-                sys::seccomp(program).doing(|| "install the seccomp filter")
-            }
+            Step::Seccomp { program, listen } => self.filter(program, *listen),
             Step::NoNewPrivs => rustix::thread::set_no_new_privs(true).doing(|| "set no_new_privs"),
             Step::Chdir { path, create } => steps::chdir(path, *create),
             Step::OpenPty { rows, cols } => {
@@ -159,6 +157,17 @@ impl<'a> Child<'a> {
             }
             Step::ParentDeathSignal(signal) => steps::parent_death_signal(*signal),
             Step::HostUser { uid, gid } => steps::host_user(*uid, *gid),
+        }
+    }
+
+    fn filter(&self, program: &[u8], listen: bool) -> Result<(), Fault> {
+        let listener = sys::seccomp(program, listen).doing(|| "install the seccomp filter")?;
+        match listener {
+            Some(listener) => {
+                let handed = status::send(self.channel.as_fd(), &Status::Held, &[&listener]);
+                handed.doing(|| "hand the filter's listener over")
+            }
+            None => Ok(()),
         }
     }
 

@@ -123,6 +123,10 @@ pub enum Step {
         /// The program.
         #[serde(with = "serde_bytes")]
         program: Vec<u8>,
+        /// The keeper holds the listener of what it says is to be asked about, after the object's other descriptors
+        /// and before what later steps open.
+        #[serde(default)]
+        listen: bool,
     },
     /// Set no_new_privs.
     NoNewPrivs,

@@ -110,8 +110,8 @@ pub(crate) fn mount_setattr(tree: BorrowedFd<'_>, set: u64, recursive: bool) -> 
     .map(drop)
 }
 
-/// Install a seccomp filter for this process.
-pub(crate) fn seccomp(program: &[u8]) -> Result<(), Errno> {
+/// Install a seccomp filter for this process; with `listen`, its listener is returned.
+pub(crate) fn seccomp(program: &[u8], listen: bool) -> Result<Option<OwnedFd>, Errno> {
     const FILTER_BYTES: usize = size_of::<libc::sock_filter>();
     const SECCOMP_SET_MODE_FILTER: libc::c_uint = 1;
     let filters: Vec<libc::sock_filter> = program
@@ -128,16 +128,22 @@ pub(crate) fn seccomp(program: &[u8]) -> Result<(), Errno> {
         len: length,
         filter: filters.as_ptr().cast_mut(),
     };
+    let flags = if listen {
+        libc::SECCOMP_FILTER_FLAG_NEW_LISTENER
+    } else {
+        0
+    };
     // SAFETY: the description points at `length` filters which live across the call; the kernel copies them.
-    outcome(unsafe {
+    let fd = outcome(unsafe {
         libc::syscall(
             libc::SYS_seccomp,
             SECCOMP_SET_MODE_FILTER,
-            0,
+            flags,
             std::ptr::from_ref(&description),
         )
-    })
-    .map(drop)
+    })?;
+    // SAFETY: with that flag the kernel made a descriptor that is ours alone, and closes at an exec.
+    Ok(listen.then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
 }
 
 /// Set a resource limit of this process.

@@ -134,7 +134,13 @@ fn installs_a_filter() {
     .concat();
     let text = "grep -E '^(Seccomp|NoNewPrivs):' /proc/self/status | cut -f 2 | tr '\\n' ' '";
     let mut plan = inside("init", &["sh", "-c", text], &[(0, 1)], 1000);
-    plan.steps.insert(2, Step::Seccomp { program });
+    plan.steps.insert(
+        2,
+        Step::Seccomp {
+            program,
+            listen: false,
+        },
+    );
     assert_eq!(output(&mut runtime, plan, vec![]), "0 2 ");
 }
 

@@ -3,6 +3,7 @@
 //! What the network refused stands in its own journal, which the proxy writes ([`crate::net::egress`]).
 
 mod book;
+pub mod calls;
 mod file;
 pub mod limits;
 
@@ -117,12 +118,14 @@ pub fn take_up(node: &Node, sandbox_id: &str) -> Book {
 /// `not_found`.
 pub fn events(node: &Node, asked: &AuditAsked) -> WireResult<AuditRecord> {
     let sandbox = node.sandbox(&asked.sandbox_id)?;
+    calls::drain(node);
     let record = sandbox.audit.borrow().record(asked.from, KEPT);
     Ok(record)
 }
 
 /// What is left of it, now that nothing of the sandbox lives any more. `None`: there was nothing.
 pub fn settle(node: &Node, sandbox: &Sandbox) -> Option<AuditRecord> {
+    calls::drain(node);
     let told = sandbox.audit.borrow_mut().settle(now(), true);
     write(node, sandbox, told);
     let record = sandbox.audit.borrow().record(0, LAST);

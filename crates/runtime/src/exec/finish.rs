@@ -79,6 +79,7 @@ fn conclude(node: &Rc<Node>, exec: &Rc<Exec>, end: &Ended) {
         exec.enter(Phase::Failed(WireError::gone(&exec.sandbox.id, &cause)));
     } else {
         let facts = facts(node, exec, end);
+        audit::calls::drain(node);
         audit::limits::ended(
             node,
             exec,

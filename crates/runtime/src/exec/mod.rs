@@ -28,6 +28,7 @@ use dsec_proto::keeper::Ended;
 use dsec_proto::runtime::{ExecEnd, ExecState};
 use tokio::sync::Notify;
 
+use crate::audit::calls::Calls;
 use crate::check;
 use crate::groups::{Baseline, Leaf, WarmLeaf};
 use crate::kernel::sys;
@@ -78,6 +79,14 @@ pub fn id_of_run(exec: &Exec) -> String {
     let session = exec.session.borrow();
     let run = session.as_ref().and_then(|session| session.run_id());
     run.unwrap_or_else(|| exec.id.clone())
+}
+
+/// Has the calls of an exec answered. `opened`: what its child has handed to the keeper, a terminal last.
+pub fn listen(calls: &Calls, exec: &Rc<Exec>, mut opened: Vec<OwnedFd>) {
+    let terminals = usize::from(exec.tag.borrow().terminal);
+    if opened.len() > terminals {
+        calls.add(exec, opened.swap_remove(0));
+    }
 }
 
 fn ended_tag(sandbox_id: &str, end: ExecEnd) -> ExecTag {
@@ -169,6 +178,8 @@ pub struct Exec {
     released: Cell<bool>,
     /// Descriptors that are counted for it.
     holds: Cell<u64>,
+    /// Of its filter, by the number that it is listened to with.
+    pub listener: Cell<Option<u64>>,
     /// Its OOM kills that are noted, by the counter of its group.
     pub oom_noted: Cell<u64>,
     /// Whether it is noted that a stream had too much.
@@ -218,6 +229,7 @@ impl Exec {
             killed: Cell::new(!new),
             released: Cell::new(false),
             holds: Cell::new(0),
+            listener: Cell::default(),
             oom_noted: Cell::new(0),
             output_noted: Default::default(),
             early: RefCell::default(),
@@ -275,9 +287,9 @@ impl Exec {
         self.sandbox.changed.notify_waiters();
     }
 
-    /// Counts its descriptors: a pidfd and two pipes, and with standard input its pipe and buffer.
+    /// Counts its descriptors: a pidfd, two pipes and a listener, and with standard input its pipe and buffer.
     pub fn hold(&self, node: &Node) {
-        let more = if self.tag.borrow().stdin { 5 } else { 3 };
+        let more = if self.tag.borrow().stdin { 6 } else { 4 };
         node.held
             .set(node.held.get() + more - self.holds.replace(more));
     }
@@ -285,7 +297,22 @@ impl Exec {
     /// It has none any more.
     pub fn release(&self, node: &Node) {
         self.released.set(true);
+        self.unlisten(node);
         node.held.set(node.held.get() - self.holds.replace(0));
+    }
+
+    fn unlisten(&self, node: &Node) {
+        if let Some(calls) = &node.calls {
+            calls.remove(self);
+        }
+    }
+
+    /// How many descriptors the keeper was given for it; what it has opened itself comes after them.
+    #[must_use]
+    pub fn given(&self) -> usize {
+        let tag = self.tag.borrow();
+        let streams = if tag.merged && !tag.terminal { 1 } else { 2 };
+        streams + if tag.session { 3 } else { 0 }
     }
 
     /// Writes the tag to the keeper.
@@ -341,6 +368,7 @@ impl Exec {
     /// The sandbox is empty: no more output can come.
     pub fn let_go(&self, node: &Node) {
         pump::drain(self);
+        self.unlisten(node);
         for stream in &self.streams {
             stream.pipe.replace(None);
             stream.log.close();

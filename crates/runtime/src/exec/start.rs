@@ -1,5 +1,6 @@
 //! `exec.start`: one spawn, however often it is asked for.
 
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -248,8 +249,9 @@ async fn launch(
         plan_fd: None,
         held: ends.held,
     };
-    let (pid, started) = spawn_in_time(node, call, &parcel, leaf).await?;
+    let (pid, started, opened) = spawn_in_time(node, call, &parcel, leaf).await?;
     exec.started_ns.set(started);
+    listen(node, exec, opened).await;
     if let Some(session) = &session {
         session.led_by(pid);
     }
@@ -263,6 +265,18 @@ async fn launch(
         return adopted;
     }
     Ok(())
+}
+
+/// What the child has opened came with the answer; not so if that is a second one.
+async fn listen(node: &Node, exec: &Rc<Exec>, mut opened: Vec<OwnedFd>) {
+    let Some(calls) = &node.calls else { return };
+    if opened.is_empty() {
+        let object_id = exec_object(&exec.sandbox.id, &exec.id);
+        let fetched = node.keeper.call(Call::Fetch { object_id }, &[]).await;
+        let held = fetched.map(|(_, held)| held).unwrap_or_default();
+        opened = held.into_iter().skip(exec.given()).collect();
+    }
+    super::listen(calls, exec, opened);
 }
 
 /// The child has opened the terminal and the keeper holds its master, after what it was given.
@@ -282,7 +296,7 @@ async fn spawn_in_time(
     call: Call,
     parcel: &Parcel,
     leaf: &WarmLeaf,
-) -> WireResult<(i32, u64)> {
+) -> WireResult<(i32, u64, Vec<OwnedFd>)> {
     let mut spawned = std::pin::pin!(node.keeper.call(call, parcel.numbers()));
     let answer = match tokio::time::timeout(TO_BEGIN, spawned.as_mut()).await {
         Ok(answer) => answer,
@@ -297,8 +311,8 @@ async fn spawn_in_time(
             Answer::Spawned {
                 pid, started_ns, ..
             },
-            _,
-        )) => Ok((pid, started_ns)),
+            opened,
+        )) => Ok((pid, started_ns, opened)),
         Ok((other, _)) => Err(WireError::node(
             "exec",
             format!("unexpected answer {other:?}"),

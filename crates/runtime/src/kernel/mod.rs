@@ -3,9 +3,11 @@
 
 pub mod btrfs;
 pub mod loops;
+pub mod lsm;
 pub mod mounts;
 pub mod namespaces;
 pub mod netlink;
+pub mod notify;
 pub mod poll;
 pub mod seccomp;
 pub mod sys;

@@ -1,15 +1,17 @@
 //! The system-call filters: one classic BPF program for each profile, compiled once.
 //!
 //! It lets through what programs need. What is known to be dangerous, in whole or for certain arguments, is answered with
-//! EPERM, which programs expect; everything else with ENOSYS, so that a call which a later kernel adds, or one with the x32
+//! EPERM, which programs expect, and what of that is of note is on record ([`noted`]); everything else with ENOSYS, so that a call which a later kernel adds, or one with the x32
 //! bit, is refused before anybody has thought about it. Another architecture kills.
 
 mod names;
+mod noted;
 mod program;
 
 use std::collections::BTreeMap;
 
-use program::{Test, Verdict};
+pub use noted::{noted, Noted};
+use program::{Answer, Test, Verdict};
 
 use crate::profiles::ProfileName;
 
@@ -41,15 +43,19 @@ const NAMESPACES: i32 = libc::CLONE_NEWNS
 const NOT_NESTED: i32 = libc::CLONE_NEWNET | libc::CLONE_NEWCGROUP;
 /// As an argument of `unshare` alone; in `clone` it is a bit of the signal.
 const CLONE_NEWTIME: u32 = 0x80;
+/// The part of a socket's kind that is no flag.
+const KIND_OF_SOCKET: u32 = 0xF;
 /// SCTP, DCCP, L2TP, UDP-Lite, SMC.
 const ODD_PROTOCOLS: [u32; 5] = [132, 33, 115, 136, 256];
 
-/// The program of a profile, as the kernel takes it.
+/// The program of a profile, as the kernel takes it. `listened`: it is installed with a listener, which is asked about
+/// the calls of note, and has to answer EPERM; without one that ever was, the kernel would answer ENOSYS.
 #[must_use]
-pub fn filter(profile: ProfileName) -> Vec<u8> {
+pub fn filter(profile: ProfileName, listened: bool) -> Vec<u8> {
     program::bytes(&program::program(
         &verdicts(profile),
-        &Verdict::Errno(libc::ENOSYS),
+        &Verdict::Always(UNKNOWN),
+        listened,
     ))
 }
 
@@ -65,10 +71,17 @@ fn put(verdicts: &mut Verdicts, numbers: &[i64], verdict: &Verdict) {
 
 fn verdicts(profile: ProfileName) -> Verdicts {
     let mut verdicts = Verdicts::new();
-    put(&mut verdicts, names::ALLOWED, &Verdict::Allow);
-    put(&mut verdicts, names::REFUSED, &REFUSE);
-    let calls = [libc::SYS_clone, libc::SYS_unshare];
-    put(&mut verdicts, &calls, &without(libc::CLONE_NEWUSER as u32));
+    put(
+        &mut verdicts,
+        names::ALLOWED,
+        &Verdict::Always(Answer::Allow),
+    );
+    refuse(&mut verdicts, names::REFUSED);
+    // Of these, the kernel would refuse all but user namespaces by itself, and tell nobody.
+    let none = NAMESPACES as u32;
+    put(&mut verdicts, &[libc::SYS_clone], &without(none));
+    let none = none | CLONE_NEWTIME;
+    put(&mut verdicts, &[libc::SYS_unshare], &without(none));
     put(&mut verdicts, &[libc::SYS_socket], &families());
     put(&mut verdicts, &[libc::SYS_ioctl], &commands());
     put(&mut verdicts, &[libc::SYS_prlimit64], &limits(1, Some(2)));
@@ -82,21 +95,34 @@ fn verdicts(profile: ProfileName) -> Verdicts {
     verdicts
 }
 
-const REFUSE: Verdict = Verdict::Errno(libc::EPERM);
+const UNKNOWN: Answer = Answer::Errno(libc::ENOSYS);
+
+fn refuse(verdicts: &mut Verdicts, numbers: &[i64]) {
+    for number in numbers {
+        let answer = match noted::is_listed(*number) {
+            true => Answer::Note,
+            false => Answer::Errno(libc::EPERM),
+        };
+        put(verdicts, &[*number], &Verdict::Always(answer));
+    }
+}
 
 fn be_strict(verdicts: &mut Verdicts) {
-    put(verdicts, &[libc::SYS_clone], &without(NAMESPACES as u32));
     let asked_or_none = Verdict::Argument(vec![allowed(0, 0), allowed(0, !0), refused(0, 0, 0)]);
     put(verdicts, &[libc::SYS_personality], &asked_or_none);
-    put(verdicts, names::REFUSED_BY_STRICT, &REFUSE);
+    refuse(verdicts, names::REFUSED_BY_STRICT);
 }
 
 fn let_nest(verdicts: &mut Verdicts) {
-    put(verdicts, names::ALLOWED_BY_NESTED, &Verdict::Allow);
+    put(
+        verdicts,
+        names::ALLOWED_BY_NESTED,
+        &Verdict::Always(Answer::Allow),
+    );
     put(
         verdicts,
         names::UNKNOWN_IN_NESTED,
-        &Verdict::Errno(libc::ENOSYS),
+        &Verdict::Always(UNKNOWN),
     );
     put(verdicts, &[libc::SYS_clone], &without(NOT_NESTED as u32));
     let kept = NOT_NESTED as u32 | CLONE_NEWTIME;
@@ -107,7 +133,7 @@ fn let_nest(verdicts: &mut Verdicts) {
 fn without(flags: u32) -> Verdict {
     Verdict::Argument(vec![Test {
         unless: true,
-        ..refused(0, flags, 0)
+        ..of_note(0, flags, 0)
     }])
 }
 
@@ -117,16 +143,22 @@ fn without(flags: u32) -> Verdict {
 fn families() -> Verdict {
     let netlink = [libc::NETLINK_ROUTE, libc::NETLINK_SOCK_DIAG];
     let unknown = |test: Test| Test {
-        errno: Some(libc::EPROTONOSUPPORT),
+        then: Answer::Errno(libc::EPROTONOSUPPORT),
         ..test
     };
     let odd = ODD_PROTOCOLS.map(|protocol| unknown(refused(2, !0, protocol)));
     let mut tests = vec![allowed(0, libc::AF_UNIX as u32)];
     tests.extend(odd);
-    tests.extend([libc::AF_INET, libc::AF_INET6].map(|family| allowed(0, family as u32)));
+    let families = [libc::AF_INET as u32, libc::AF_INET6 as u32];
+    // Nobody has CAP_NET_RAW: the kernel would give the same answer, and tell nobody.
+    tests.extend(families.map(|family| Test {
+        also: Some((0, !0, family)),
+        ..of_note(1, KIND_OF_SOCKET, libc::SOCK_RAW as u32)
+    }));
+    tests.extend(families.map(|family| allowed(0, family)));
     tests.push(Test {
         unless: true,
-        ..refused(0, !0, libc::AF_NETLINK as u32)
+        ..of_note(0, !0, libc::AF_NETLINK as u32)
     });
     tests.extend(netlink.map(|protocol| allowed(2, protocol as u32)));
     tests.push(unknown(refused(2, 0, 0)));
@@ -137,8 +169,8 @@ fn commands() -> Verdict {
     let known = REFLINKS.into_iter().chain([FS_IOC_FSGETXATTR]);
     let mut tests: Vec<Test> = known.map(|command| allowed(1, command)).collect();
     let commands = [TIOCSTI, TIOCLINUX, FS_IOC_SETFLAGS, EXT4_IOC_MOVE_EXT];
-    tests.extend(commands.map(|command| refused(1, !0, command)));
-    tests.extend([BTRFS, XFS].map(|(mask, kind)| refused(1, mask, kind)));
+    tests.extend(commands.map(|command| of_note(1, !0, command)));
+    tests.extend([BTRFS, XFS].map(|(mask, kind)| of_note(1, mask, kind)));
     Verdict::Argument(tests)
 }
 
@@ -146,7 +178,7 @@ fn commands() -> Verdict {
 /// would let the machine's `core_pattern` program have the core. Looking at it is no change.
 fn limits(resource: u32, changed: Option<u32>) -> Verdict {
     let done = |test: Test| Test {
-        errno: Some(0),
+        then: Answer::Errno(0),
         ..test
     };
     let other = Test {
@@ -166,26 +198,28 @@ fn limits(resource: u32, changed: Option<u32>) -> Verdict {
     Verdict::Argument(vec![other, given(false), given(true)])
 }
 
-fn allowed(argument: u32, value: u32) -> Test {
-    Test {
-        argument,
-        high: false,
-        mask: !0,
-        value,
-        unless: false,
-        errno: None,
-    }
-}
-
-fn refused(argument: u32, mask: u32, value: u32) -> Test {
+fn test(argument: u32, mask: u32, value: u32, then: Answer) -> Test {
     Test {
         argument,
         high: false,
         mask,
         value,
         unless: false,
-        errno: Some(libc::EPERM),
+        also: None,
+        then,
     }
+}
+
+fn allowed(argument: u32, value: u32) -> Test {
+    test(argument, !0, value, Answer::Allow)
+}
+
+fn refused(argument: u32, mask: u32, value: u32) -> Test {
+    test(argument, mask, value, Answer::Errno(libc::EPERM))
+}
+
+fn of_note(argument: u32, mask: u32, value: u32) -> Test {
+    test(argument, mask, value, Answer::Note)
 }
 
 #[cfg(test)]

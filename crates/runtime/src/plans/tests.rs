@@ -2,7 +2,7 @@ use super::*;
 use crate::profiles::ProfileName;
 
 fn profile(name: ProfileName) -> Profile {
-    Profile::new(name, 20_000)
+    Profile::new(name, 20_000, true)
 }
 
 fn spec(user: &str) -> ExecSpec {
@@ -112,6 +112,18 @@ fn strict_cannot_gain() {
     assert_eq!(set(ProfileName::Strict), [true, true]);
     assert_eq!(set(ProfileName::Default), [false, false]);
     assert_eq!(set(ProfileName::Nested), [false, false]);
+}
+
+/// What programs try is on record; the init, which is ours, has no listener.
+#[test]
+fn programs_are_listened_to() {
+    let listens = |plan: &Plan| {
+        position(plan, |step| {
+            matches!(step, Step::Seccomp { listen: true, .. })
+        })
+    };
+    assert!(listens(&plan("", ProfileName::Default)).is_some());
+    assert!(listens(&init(&profile(ProfileName::Default), parts())).is_none());
 }
 
 /// An unmasked /proc is there for nested containers alone, and is covered before anything runs.

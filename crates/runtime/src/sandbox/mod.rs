@@ -9,11 +9,13 @@ pub use end::{end, end_with, forget, init_ended, stop};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use dsec_proto::keeper::Call;
 use dsec_proto::runtime::{SandboxEnd, SandboxStarted, SandboxState, Usage};
 use tokio::sync::{Mutex, Notify, Semaphore};
 
+use crate::audit::calls::Budget;
 use crate::audit::Book;
 use crate::exec::Exec;
 use crate::groups::{Leaf, SlotGroups, WarmLeaf};
@@ -82,6 +84,8 @@ pub struct Sandbox {
     pub making_network: Mutex<()>,
     /// What it tried and did not get.
     pub audit: RefCell<Book>,
+    /// How many of its refused calls are still answered at once.
+    pub calls: Arc<Budget>,
 }
 
 /// The leaves of a sandbox.
@@ -129,6 +133,7 @@ impl Sandbox {
             net: RefCell::default(),
             making_network: Mutex::default(),
             audit: RefCell::default(),
+            calls: Arc::default(),
         })
     }
 

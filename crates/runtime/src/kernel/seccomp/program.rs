@@ -25,6 +25,7 @@ const ARGUMENTS: u32 = 16;
 
 pub(super) const ALLOW: u32 = 0x7fff_0000;
 pub(super) const ERRNO: u32 = 0x0005_0000;
+pub(super) const ASK: u32 = 0x7fc0_0000;
 const KILL_PROCESS: u32 = 0x8000_0000;
 
 #[cfg(target_arch = "x86_64")]
@@ -32,13 +33,33 @@ pub(super) const OURS: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
 pub(super) const OURS: u32 = 0xC000_00B7;
 
-/// What becomes of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+/// How a call that a test decides ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
     /// It goes on.
     Allow,
     /// It ends with this errno.
     Errno(i32),
+    /// It ends with EPERM and is on record: whoever listens gives that answer. Where nobody ever did, the filter does.
+    Note,
+}
+
+impl Answer {
+    fn code(self, listened: bool) -> u32 {
+        match self {
+            Answer::Allow => ALLOW,
+            Answer::Errno(errno) => ERRNO | errno as u32,
+            Answer::Note if listened => ASK,
+            Answer::Note => ERRNO | libc::EPERM as u32,
+        }
+    }
+}
+
+/// What becomes of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Always the same.
+    Always(Answer),
     /// The first test that holds decides, else it goes on.
     Argument(Vec<Test>),
 }
@@ -57,8 +78,10 @@ pub(super) struct Test {
     pub(super) value: u32,
     /// Or must not be.
     pub(super) unless: bool,
-    /// `None` lets the call go on.
-    pub(super) errno: Option<i32>,
+    /// Low bits of another argument that must be so as well: (argument, mask, value).
+    pub(super) also: Option<(u32, u32, u32)>,
+    /// How it ends then.
+    pub(super) then: Answer,
 }
 
 /// One instruction, as `struct sock_filter`.
@@ -80,7 +103,12 @@ const fn plain(code: u16, value: u32) -> Step {
 }
 
 /// The program: `verdicts` by number, `otherwise` for all other numbers, death for another architecture.
-pub(super) fn program(verdicts: &BTreeMap<u32, Verdict>, otherwise: &Verdict) -> Vec<Step> {
+/// `listened`: somebody will have the filter's listener.
+pub(super) fn program(
+    verdicts: &BTreeMap<u32, Verdict>,
+    otherwise: &Verdict,
+    listened: bool,
+) -> Vec<Step> {
     let mut steps = vec![
         plain(LOAD, ARCHITECTURE),
         Step {
@@ -92,7 +120,7 @@ pub(super) fn program(verdicts: &BTreeMap<u32, Verdict>, otherwise: &Verdict) ->
         plain(RETURN, KILL_PROCESS),
         plain(LOAD, NUMBER),
     ];
-    steps.extend(tree(&ranges(verdicts, otherwise)));
+    steps.extend(tree(&ranges(verdicts, otherwise), listened));
     steps
 }
 
@@ -132,10 +160,13 @@ fn ranges<'a>(
     found
 }
 
-fn tree(ranges: &[(u32, &Verdict)]) -> Vec<Step> {
+fn tree(ranges: &[(u32, &Verdict)], listened: bool) -> Vec<Step> {
     let [(_, verdict)] = ranges else {
         let middle = ranges.len() / 2;
-        let (low, high) = (tree(&ranges[..middle]), tree(&ranges[middle..]));
+        let (low, high) = (
+            tree(&ranges[..middle], listened),
+            tree(&ranges[middle..], listened),
+        );
         let value = ranges[middle].0;
         let mut steps = match u8::try_from(low.len()) {
             Ok(yes) => vec![Step {
@@ -161,17 +192,28 @@ fn tree(ranges: &[(u32, &Verdict)]) -> Vec<Step> {
     match verdict {
         Verdict::Argument(tests) => tests
             .iter()
-            .flat_map(test)
+            .flat_map(|each| test(each, listened))
             .chain([plain(RETURN, ALLOW)])
             .collect(),
-        Verdict::Allow => vec![plain(RETURN, ALLOW)],
-        Verdict::Errno(errno) => vec![plain(RETURN, ERRNO | *errno as u32)],
+        Verdict::Always(answer) => vec![plain(RETURN, answer.code(listened))],
     }
 }
 
-fn test(test: &Test) -> [Step; 4] {
-    let result = test.errno.map_or(ALLOW, |errno| ERRNO | errno as u32);
-    [
+fn test(test: &Test, listened: bool) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if let Some((argument, mask, value)) = test.also {
+        steps.extend([
+            plain(LOAD, ARGUMENTS + 8 * argument),
+            plain(AND, mask),
+            Step {
+                code: IF_EQUAL,
+                yes: 0,
+                no: 4,
+                value,
+            },
+        ]);
+    }
+    steps.extend([
         plain(
             LOAD,
             ARGUMENTS + 8 * test.argument + 4 * u32::from(test.high),
@@ -183,8 +225,9 @@ fn test(test: &Test) -> [Step; 4] {
             no: u8::from(!test.unless),
             value: test.value,
         },
-        plain(RETURN, result),
-    ]
+        plain(RETURN, test.then.code(listened)),
+    ]);
+    steps
 }
 
 /// What the kernel would do with a call; for tests.
@@ -233,8 +276,8 @@ mod tests {
 
     fn said(verdict: &Verdict) -> u32 {
         match verdict {
-            Verdict::Allow | Verdict::Argument(_) => ALLOW,
-            Verdict::Errno(errno) => ERRNO | *errno as u32,
+            Verdict::Always(answer) => answer.code(true),
+            Verdict::Argument(_) => ALLOW,
         }
     }
 
@@ -247,14 +290,14 @@ mod tests {
                     (
                         at * gap,
                         if at % 3 == 0 {
-                            Verdict::Errno(1)
+                            Verdict::Always(Answer::Note)
                         } else {
-                            Verdict::Allow
+                            Verdict::Always(Answer::Allow)
                         },
                     )
                 })
                 .collect();
-            let steps = program(&verdicts, &Verdict::Errno(38));
+            let steps = program(&verdicts, &Verdict::Always(Answer::Errno(38)), true);
             for number in (0..3000).chain([0x4000_0001, u32::MAX]) {
                 let wanted = verdicts.get(&number).map_or(ERRNO | 38, said);
                 assert_eq!(
@@ -269,29 +312,48 @@ mod tests {
     /// Another architecture's numbers mean something else: death.
     #[test]
     fn other_architectures_die() {
-        let steps = program(&BTreeMap::from([(1, Verdict::Allow)]), &Verdict::Allow);
+        let steps = {
+            let allow = Verdict::Always(Answer::Allow);
+            program(&BTreeMap::from([(1, allow.clone())]), &allow, true)
+        };
         assert_eq!(outcome(&steps, 0x4000_0003, 1, [0; 6]), KILL_PROCESS);
     }
 
     /// Tests of arguments are made in order, on the masked bits.
     #[test]
     fn arguments_are_tested_in_order() {
-        let of = |mask, value, errno| Test {
+        let of = |mask, value, then| Test {
             argument: 1,
             high: false,
             mask,
             value,
             unless: false,
-            errno,
+            also: None,
+            then,
         };
         let unless = Test {
             unless: true,
-            ..of(0xF0, 0, Some(2))
+            ..of(0xF0, 0, Answer::Errno(2))
         };
-        let verdict = Verdict::Argument(vec![of(!0, 7, None), of(0xF, 7, Some(1)), unless]);
-        let steps = program(&BTreeMap::from([(5, verdict)]), &Verdict::Errno(38));
+        let both = Test {
+            also: Some((0, 0xFF, 9)),
+            ..of(!0, 0x21, Answer::Note)
+        };
+        let verdict = Verdict::Argument(vec![
+            both,
+            of(!0, 7, Answer::Allow),
+            of(0xF, 7, Answer::Errno(1)),
+            unless,
+        ]);
+        let steps = program(
+            &BTreeMap::from([(5, verdict)]),
+            &Verdict::Always(Answer::Errno(38)),
+            true,
+        );
         let with = |value| outcome(&steps, OURS, 5, [7, value, 7, 7, 7, 7]);
         assert_eq!([with(7), with(0x17), with(8)], [ALLOW, ERRNO | 1, ALLOW]);
         assert_eq!(with(0x18), ERRNO | 2);
+        let both = |first| outcome(&steps, OURS, 5, [first, 0x21, 7, 7, 7, 7]);
+        assert_eq!([both(9), both(0x109), both(8)], [ASK, ASK, ERRNO | 2]);
     }
 }
