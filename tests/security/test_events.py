@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 import dsec
-from dsec.testing.node import RunningNode
+from dsec.testing.node import RunningNode, private_node
 
 from .inside import IMAGE
 
@@ -96,17 +97,19 @@ async def test_a_session_names_its_run(client: dsec.DSecClient) -> None:
         assert await limits(sandbox) == [("memory", None, hog.exec_id, 1)]
 
 
-async def test_events_outlive_the_runtime_and_the_sandbox(client: dsec.DSecClient, node: RunningNode) -> None:
+async def test_events_outlive_the_runtime_and_the_sandbox(store: Path) -> None:
     """A runtime that begins anew has them and notes nothing twice; so has the record of a sandbox that has ended."""
-    async with client.sandbox(IMAGE, memory_mib=96) as sandbox:
-        await sandbox.exec("python3", "-c", "b = bytearray(300 << 20)")
-        before = await sandbox.events()
-        node.kill("runtime")
-        await sandbox.exec("true")
-        assert await sandbox.events() == before
-        assert await sandbox.events(before.next) == dsec.AuditEvents(events=[], next=before.next)
-    ended = await sandbox.events()
-    assert (ended.events, ended.next) == (before.events, before.next)
+    with private_node(store) as own:
+        async with own.client() as client:
+            async with client.sandbox(IMAGE, memory_mib=96) as sandbox:
+                await sandbox.exec("python3", "-c", "b = bytearray(300 << 20)")
+                before = await sandbox.events()
+                own.kill("runtime")
+                await sandbox.exec("true")
+                assert await sandbox.events() == before
+                assert await sandbox.events(before.next) == dsec.AuditEvents(events=[], next=before.next)
+            ended = await sandbox.events()
+            assert (ended.events, ended.next) == (before.events, before.next)
 
 
 async def test_what_was_left_in_the_background(client: dsec.DSecClient) -> None:

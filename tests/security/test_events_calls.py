@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 import dsec
-from dsec.testing.node import RunningNode
+from dsec.testing.node import private_node
 
 from .inside import IMAGE, attempts
 
@@ -139,17 +141,35 @@ while True:
     assert len(events) <= 12 and {each.exec_id for each in events} == {result.exec_id}
 
 
-async def test_a_dead_runtime_lets_calls_wait(sandbox: dsec.Sandbox, node: RunningNode) -> None:
-    """A call while there is no runtime waits for the next one, is refused as ever, and is on record."""
-    program = f"{MOUNT}\nos.write(1, b'ready\\n')\nfor _ in range(50):\n result = mount()\nprint(result)"
-    running = await sandbox.spawn("python3", "-c", program)
-    node.kill("runtime")
-    result = await running.wait()
-    assert result.stdout == "ready\nEPERM\n"
+async def test_only_the_latest_are_kept(sandbox: dsec.Sandbox) -> None:
+    """Of more different events than are kept the latest are told, and how many are lost."""
+    for _ in range(10):
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(30):
+                tasks.create_task(sandbox.exec("umount", "/proc/sys"))
+    found = await sandbox.events()
+    total = int(found.next.split("-")[1])
+    assert total >= 300 and len(found.events) == 256
+    assert found.dropped == total - 256
+    assert [each.number for each in found.events] == list(range(total - 256, total))
     await sandbox.stop()
-    events = await calls(sandbox)
-    assert {(each.name, each.exec_id) for each in events} == {("mount", result.exec_id)}
-    assert sum(each.count for each in events) <= 50
+    found = await sandbox.events()
+    assert (len(found.events), found.dropped) == (64, int(found.next.split("-")[1]) - 64)
+
+
+async def test_a_dead_runtime_lets_calls_wait(store: Path) -> None:
+    """A call while there is no runtime waits for the next one, is refused as ever, and is on record."""
+    program = f"{MOUNT}\nos.read(0, 1)\nprint(mount())"
+    with private_node(store) as own:
+        async with own.client() as client, client.sandbox(IMAGE) as sandbox:
+            pipe = await sandbox.spawn("python3", "-c", program, stdin=dsec.PIPE)
+            terminal = await sandbox.spawn("python3", "-c", program, pty=dsec.Pty(rows=24, cols=80), stdin=dsec.PIPE)
+            own.kill("runtime")
+            for running in (pipe, terminal):
+                await running.stdin.write("\n")
+                assert "EPERM" in (await running.wait()).stdout
+            found = {(each.name, each.exec_id, each.count) for each in await calls(sandbox)}
+            assert found == {("mount", pipe.exec_id, 1), ("mount", terminal.exec_id, 1)}
 
 
 async def test_a_waiting_call_can_be_killed(sandbox: dsec.Sandbox) -> None:
