@@ -221,3 +221,22 @@ def test_no_node_says_how_to_get_one(node: RunningNode) -> None:
     )
     assert done.returncode == 1
     assert "dsec up" in done.stderr
+
+
+def test_events(node: RunningNode) -> None:
+    """`dsec events` shows what was refused or met, of the kinds that are asked for, as lines or as JSON lines."""
+    made = dsec(node, "create", "--network", "open", IMAGE).stdout.strip()
+    try:
+        dsec(node, "exec", made, "umount", "/proc/sys")
+        dsec(node, "exec", "--timeout", "0.2s", made, "sleep", "60")
+        told = [json.loads(line) for line in dsec(node, "events", made, "--json").stdout.splitlines()]
+        assert [(each["kind"], each["reason"], each["sandbox_id"]) for each in told] == [
+            ("syscall", "mount", made),
+            ("limit", "time", made),
+        ]
+        (line,) = dsec(node, "events", made, "--kind", "limit").stdout.splitlines()
+        assert f"limit time - exec {told[1]['exec_id']}" in line
+        wrong = dsec(node, "events", made, "--kind", "nonsense")
+        assert wrong.returncode != 0 and "nonsense" in wrong.stderr
+    finally:
+        dsec(node, "rm", "-f", made)
