@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import json
 import os
 import secrets
@@ -15,6 +16,7 @@ import ssl
 import struct
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -33,6 +35,7 @@ except OSError as error:
     print("failed", type(error).__name__)
 """
 _HEAD = struct.Struct("!6H")
+_WHEEL = "tiny-1-py3-none-any.whl"
 
 
 class FarSide:
@@ -153,7 +156,7 @@ def _record(name: str, kind: int, data: bytes) -> bytes:
 
 async def _http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Says which host was asked for at which address, for each request of a connection; ``/bytes/N`` sends N
-    bytes. What is to become a WebSocket is spoken to as by ``_banner``.
+    bytes, ``/simple/tiny/`` is an index of packages. What is to become a WebSocket is spoken to as by ``_banner``.
     """
     try:
         while True:
@@ -166,12 +169,72 @@ async def _http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             body = f"{host} {writer.get_extra_info('sockname')[0]}".encode()
             if path.startswith("/bytes/"):
                 body = bytes(int(path[7:]))
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            if path == "/simple/tiny/":
+                body = f'<a href="/{_WHEEL}">{_WHEEL}</a>'.encode()
+            if path == f"/{_WHEEL}":
+                body = _wheel()
+            writer.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+            )
             await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError):
         pass
     finally:
         writer.close()
+
+
+def _wheel() -> bytes:
+    """A package of one module."""
+    about = "tiny-1.dist-info"
+    files = {
+        "tiny.py": "answer = 42\n",
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{about}/RECORD"] = "".join(f"{name},,\n" for name in (*files, f"{about}/RECORD"))
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return made.getvalue()
+
+
+async def _tls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Speaks what was agreed on inside TLS."""
+    agreed = writer.get_extra_info("ssl_object").selected_alpn_protocol()
+    try:
+        await (_http2 if agreed == "h2" else _http)(reader, writer)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+
+def _frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
+    return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
+
+
+async def _http2(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers each request with its authority, as often as 40,000 bytes have room for it. Of a request's head it
+    reads what ``reaching.HTTP2`` writes: three indexed fields, then the authority as it is.
+    """
+    headers, data, settings, goodbye = 1, 0, 4, 7
+    await reader.readexactly(24)
+    writer.write(_frame(settings, 0, 0))
+    while True:
+        head = await reader.readexactly(9)
+        body = await reader.readexactly(int.from_bytes(head[:3], "big"))
+        kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], "big")
+        if kind == settings and not flags & 1:
+            writer.write(_frame(settings, 1, 0))
+        if kind == headers:
+            authority = body[5 : 5 + body[4]]
+            answer = authority * (40_000 // len(authority))
+            parts = [answer[at : at + 16_000] for at in range(0, len(answer), 16_000)]
+            writer.write(_frame(headers, 4, stream, b"\x88"))
+            for part in parts:
+                writer.write(_frame(data, part is parts[-1], stream, part))
+        if kind == goodbye:
+            return writer.close()
+        await writer.drain()
 
 
 async def _banner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -196,7 +259,7 @@ async def _main(names: dict[str, list[str]], addresses: list[str], six: str, cer
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             tls.load_cert_chain(certificate)
             tls.set_alpn_protocols(["h2", "http/1.1"])
-            await asyncio.start_server(_http, address, 443, ssl=tls)
+            await asyncio.start_server(_tls, address, 443, ssl=tls)
     os.write(1, b"ready\n")
     await asyncio.Event().wait()
 

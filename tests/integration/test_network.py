@@ -115,6 +115,38 @@ async def test_groups_of_the_paper(client: dsec.DSecClient, far: FarSide) -> Non
         assert (info.connections, info.names_refused) == (2, len(found.events))
 
 
+async def test_phases(client: dsec.DSecClient) -> None:
+    """As docs/network.md has it: packages are installed while a sandbox is set up, after which it has no network and
+    works with what it got.
+    """
+    get = ("pip", "download", "--no-deps", "--dest", "/tmp", "--index-url", "http://pkg.pypi.test/simple", "tiny")
+    install = ("pip", "install", "--no-deps", "--target", "/tmp/packages", *get[5:])
+    trust = ("--trusted-host", "pkg.pypi.test", "--retries", "0", "--disable-pip-version-check")
+    async with client.sandbox(IMAGE, network={"pypi": True}) as sandbox:
+        await sandbox.exec(*install, *trust, check=True)
+        await sandbox.set_network("none")
+        assert (await sandbox.exec(*get, *trust)).exit_code != 0
+        done = await sandbox.exec(
+            "python3", "-c", "import tiny; print(tiny.answer)", env={"PYTHONPATH": "/tmp/packages"}
+        )
+        assert done.stdout.strip() == "42"
+        assert {each.reason for each in (await sandbox.events()).events} == {"policy"}
+
+
+async def test_programs_that_ask_for_what_the_machine_has(client: dsec.DSecClient, far: FarSide) -> None:
+    """Names are found too by programs that want addresses only of families of which this machine has one."""
+    script = """
+import socket
+found = socket.getaddrinfo("pkg.pypi.test", 80, socket.AF_INET, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
+print(found[0][4][0])
+"""
+    async with client.sandbox(IMAGE, network={"pypi": True}) as sandbox:
+        assert await run(sandbox, script) == far.addresses[1]
+    async with client.sandbox(IMAGE) as sandbox:
+        await sandbox.set_network({"pypi": True})
+        assert await run(sandbox, script) == far.addresses[1]
+
+
 async def test_no_network_is_none(client: dsec.DSecClient, far: FarSide) -> None:
     """Without a policy there is no route at all."""
     async with client.sandbox(IMAGE) as sandbox:
@@ -226,8 +258,8 @@ print("own")
 
 
 async def test_servers_that_speak_first(client: dsec.DSecClient, far: FarSide) -> None:
-    """A connection on which the server speaks first passes by the name that was looked up, and each side may end
-    alone.
+    """A connection on which the server speaks first passes by the name that was looked up, each side may end alone,
+    and of much that is sent at once every byte is counted, once.
     """
     script = """
 import socket
@@ -241,6 +273,8 @@ with socket.create_connection(("pkg.pypi.test", 2525), 30) as conn:
     rule = dsec.NetworkRule(action="allow", domain="pkg.pypi.test", ports=(2525,))
     async with client.sandbox(IMAGE, network=dsec.Network(rules=(rule,))) as sandbox:
         assert await run(sandbox, script) == r"3000004 b'bye\n'"
+        info = await sandbox.network()
+        assert (info.sent_bytes, info.received_bytes) == (3_000_000, 3_000_010)
 
 
 async def test_change_while_connected(client: dsec.DSecClient, node: RunningNode, far: FarSide) -> None:

@@ -12,6 +12,7 @@ __all__ = [
     "GOOD",
     "HELLO",
     "HOLD",
+    "HTTP2",
     "RAW",
     "REFUSED",
     "WEBSOCKET",
@@ -75,6 +76,36 @@ try:
         print(conn.recv(1))
 except OSError as error:
     print("failed", type(error).__name__)
+"""
+HTTP2 = """
+import socket, ssl, sys
+address, name, *authorities = sys.argv[1:]
+context = ssl.create_default_context()
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+context.set_alpn_protocols(["h2"])
+def frame(kind, flags, stream, body=b""):
+    return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
+with socket.create_connection((address, 443), 40) as conn:
+    with context.wrap_socket(conn, server_hostname=name) as tls:
+        said = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + frame(4, 0, 0)
+        for number, each in enumerate(authorities):
+            said += frame(1, 5, 2 * number + 1, b"\\x82\\x87\\x84\\x41" + bytes([len(each)]) + each.encode())
+        tls.sendall(said)
+        read = tls.makefile("rb")
+        bodies, left = {}, len(authorities)
+        while left:
+            head = read.read(9)
+            body = read.read(int.from_bytes(head[:3], "big"))
+            kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], "big")
+            if kind == 1:
+                assert body == b"\\x88", body
+            if kind == 0:
+                bodies[stream] = bodies.get(stream, b"") + body
+                left -= flags & 1
+        tls.sendall(frame(7, 0, 0, bytes(8)))
+        print(tls.selected_alpn_protocol())
+        for number, each in enumerate(authorities):
+            print(bodies[2 * number + 1].decode() == each * (40_000 // len(each)))
 """
 HOLDING = """
 import socket, sys

@@ -15,7 +15,7 @@ import dsec
 from dsec.testing.node import RunningNode, private_node
 
 from .inside import IMAGE
-from .reaching import GOOD, HELLO, HOLD, RAW, REFUSED, WEBSOCKET, held, policy, reasons, refusals, run
+from .reaching import GOOD, HELLO, HOLD, HTTP2, RAW, REFUSED, WEBSOCKET, held, policy, reasons, refusals, run
 
 pytestmark = [pytest.mark.node, pytest.mark.anyio]
 
@@ -183,18 +183,15 @@ async def test_hellos(client: dsec.DSecClient, far: FarSide) -> None:
 
 
 async def test_http2_inside_tls(client: dsec.DSecClient, far: FarSide) -> None:
-    """TLS passes as it is: client and server agree on HTTP/2 inside it."""
-    script = """
-import socket, ssl
-context = ssl.create_default_context()
-context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-context.set_alpn_protocols(["h2"])
-with socket.create_connection(("one.good.test", 443), 40) as conn:
-    with context.wrap_socket(conn, server_hostname="one.good.test") as tls:
-        print(tls.selected_alpn_protocol())
-"""
+    """TLS passes as it is: client and server agree on HTTP/2 inside it and have several exchanges at once. Its name
+    is held to the policy all the same.
+    """
     async with client.sandbox(IMAGE, network=policy(GOOD)) as sandbox:
-        assert await run(sandbox, script) == "h2"
+        asked = ("one.good.test", "two.good.test", "one.good.test")
+        assert (await run(sandbox, HTTP2, "one.good.test", "one.good.test", *asked)).split() == ["h2", *["True"] * 3]
+        done = await sandbox.exec("python3", "-c", HTTP2, far.addresses[1], "other.test", "one.good.test")
+        assert done.exit_code != 0
+        assert await reasons(sandbox) == ["policy"]
 
 
 async def test_slow_and_idle(client: dsec.DSecClient, far: FarSide) -> None:

@@ -2,7 +2,7 @@
 //!
 //! [`policy`] decides, [`hello`] and [`sniff`] read what a connection asks for, [`dns`] reads and writes questions and
 //! answers: all of them pure. [`resolver`] answers names and remembers them in [`names`]; [`connection`] decides about a
-//! connection, [`web`] about each request of plain HTTP, [`relay`] moves bytes; [`journal`] notes what did not pass.
+//! connection, [`web`] about each request of plain HTTP, [`relay`] moves bytes, many of them by [`pipes`]; [`journal`] notes what did not pass.
 
 pub mod connection;
 pub mod dial;
@@ -10,6 +10,7 @@ pub mod dns;
 pub mod hello;
 pub mod journal;
 pub mod names;
+pub mod pipes;
 pub mod policy;
 pub mod relay;
 pub mod resolver;

@@ -244,15 +244,24 @@ fn outcomes(mut bytes: &[u8]) -> io::Result<usize> {
     Ok(found)
 }
 
-/// Routes every address of both families to `lo`, in the calling thread's network namespace. May be repeated.
+/// Routes every address of both families to `lo`, in the calling thread's network namespace, and gives it `own`: programs
+/// that ask for addresses of families that this machine has (AI_ADDRCONFIG) take one with 127.0.0.1 alone for one without.
+/// May be repeated.
 ///
 /// # Errors
 /// The errno.
-pub fn route_all_to_loopback() -> io::Result<()> {
+pub fn route_all_to_loopback(own: Ipv4Addr) -> io::Result<()> {
     let loopback = 1u32;
     let mut bytes = Bytes::default();
+    let flags = REQUEST | ACK | CREATE | REPLACE;
+    bytes.message(libc::RTM_NEWADDR, flags, 1, |bytes| {
+        let scope = libc::RT_SCOPE_HOST;
+        bytes.0.extend([libc::AF_INET as u8, 32, 0, scope]);
+        bytes.0.extend(loopback.to_ne_bytes());
+        bytes.attribute(libc::IFA_LOCAL, &own.octets());
+        bytes.attribute(libc::IFA_ADDRESS, &own.octets());
+    });
     for family in [libc::AF_INET, libc::AF_INET6] {
-        let flags = REQUEST | ACK | CREATE | REPLACE;
         bytes.message(libc::RTM_NEWROUTE, flags, 1, |bytes| {
             let scope = if family == libc::AF_INET {
                 libc::RT_SCOPE_HOST
@@ -268,7 +277,7 @@ pub fn route_all_to_loopback() -> io::Result<()> {
             bytes.attribute(libc::RTA_OIF, &loopback.to_ne_bytes());
         });
     }
-    send(ROUTE, &bytes.0, 2)
+    send(ROUTE, &bytes.0, 3)
 }
 
 /// Lets every TCP connection that is not to the loopback address end at this port of it, and every datagram to port 53

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use dsec_fault::fault;
 use dsec_proto::egress::{EgressCount, EgressRecord, EventsAsked};
@@ -15,6 +16,7 @@ use dsec_proto::keeper::Call;
 use dsec_proto::runtime::SandboxSpec;
 
 use super::{ledger, namespace, sockets, Net};
+use crate::kernel::namespaces::Network;
 use crate::node::Node;
 use crate::sandbox::Sandbox;
 use crate::tag::{egress_object, Tag};
@@ -63,19 +65,36 @@ async fn have_or(node: &Rc<Node>, sandbox: &Rc<Sandbox>, makes: bool) -> WireRes
     let held = match node.keeper.call(call, &[]).await {
         Ok((_, held)) => held,
         Err(refusal) if refusal.code == "unknown_object" && !makes => return Ok(()),
-        Err(refusal) if refusal.code == "unknown_object" => make(node, sandbox).await?,
+        Err(refusal) if refusal.code == "unknown_object" => {
+            begin(node, sandbox).await?;
+            let namespace = namespace(node, sandbox).await?;
+            let made = make(node, &sandbox.id, namespace).await?;
+            put(node, sandbox, made).await?
+        }
         Err(refusal) => return Err(broken(&refusal.message)),
     };
-    let file = node.pool.path.join(&sandbox.id).join("etc/resolv.conf");
-    let written = node.objects.run(move || write_resolv_conf(&file)).await;
+    has(node, sandbox, held);
+    Ok(())
+}
+
+/// Takes what [`make`] made beside the rest of a create, in a namespace that was nobody's before.
+///
+/// # Errors
+/// As [`have`].
+pub async fn keep(node: &Rc<Node>, sandbox: &Rc<Sandbox>, made: Made) -> WireResult<()> {
+    let _one = sandbox.making_network.lock().await;
+    let held = put(node, sandbox, made).await?;
+    has(node, sandbox, held);
+    Ok(())
+}
+
+/// Of one that was being ended meanwhile nothing is kept.
+fn has(node: &Node, sandbox: &Sandbox, held: Vec<OwnedFd>) {
     let mut net = sandbox.net.borrow_mut();
-    // Of one that was being ended meanwhile nothing is kept.
     if net.outward.is_empty() && sandbox.gone().is_none() {
-        written.map_err(|error| broken(&error))?;
         node.proxy.holds(held.len() as i64);
         net.outward = held;
     }
-    Ok(())
 }
 
 /// In place: the file is bound into the sandbox.
@@ -85,8 +104,8 @@ fn write_resolv_conf(path: &Path) -> io::Result<()> {
     io::Write::write_all(&mut file, RESOLV_CONF.as_bytes())
 }
 
-async fn make(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> WireResult<Vec<OwnedFd>> {
-    // A namespace that has had a network is nobody's after this one; said before there is anything in it.
+/// A namespace that has had a network is nobody's after this one; said before there is anything in it.
+async fn begin(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> WireResult<()> {
     if !sandbox.tag.borrow().egress {
         node.has_descriptors(DESCRIPTORS as u64)?;
         let index = sandbox.tag.borrow().slot;
@@ -94,10 +113,47 @@ async fn make(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> WireResult<Vec<OwnedFd>
         sandbox.tag.borrow_mut().egress = true;
         sandbox.retag(node).await;
     }
-    let namespace = namespace(node, sandbox).await?;
-    let made = node.objects.run(move || sockets::egress(&namespace));
-    let mut held = made.await.map_err(|error| unmade(&error, &sandbox.id))?;
-    held.push(ledger::sized("network", journal::BYTES).map_err(|error| broken(&error))?);
+    Ok(())
+}
+
+/// A network before the keeper has it: what it consists of.
+pub struct Made(Vec<OwnedFd>);
+
+/// Makes one in a namespace, and says in the sandbox's files which name server it has.
+///
+/// # Errors
+/// `node_error`; `conflict` when a program of the sandbox holds the port of one of them.
+pub async fn make(node: &Node, sandbox_id: &str, namespace: Arc<OwnedFd>) -> WireResult<Made> {
+    let file = node.pool.path.join(sandbox_id).join("etc/resolv.conf");
+    let work = move || {
+        let mut held = sockets::egress(&namespace)?;
+        held.push(ledger::sized("network", journal::BYTES)?);
+        write_resolv_conf(&file)?;
+        Ok(Made(held))
+    };
+    let made = node.objects.run(work).await;
+    made.map_err(|error| unmade(&error, sandbox_id))
+}
+
+/// The network that a sandbox is made with, in the namespace that it will have, in which no program is yet.
+///
+/// # Errors
+/// `node_error`.
+pub async fn make_early(
+    node: &Node,
+    spec: &SandboxSpec,
+    network: &Network,
+) -> WireResult<Option<Made>> {
+    if spec.egress.is_none() {
+        return Ok(None);
+    }
+    let namespace = network.namespace.try_clone();
+    let namespace = namespace.map_err(|error| broken(&error))?;
+    let made = make(node, &spec.sandbox_id, Arc::new(namespace)).await?;
+    Ok(Some(made))
+}
+
+async fn put(node: &Node, sandbox: &Sandbox, Made(held): Made) -> WireResult<Vec<OwnedFd>> {
     let tag = Tag::Egress {
         sandbox_id: sandbox.id.clone(),
     };

@@ -103,14 +103,22 @@ impl Net {
     }
 }
 
-/// Begins with these endpoints: from now on the sandbox can connect to them. Harmless when it has begun with them.
+/// Begins with these endpoints and this network, `made` already where a create makes it: from now on the sandbox can
+/// connect to them. Harmless when it has begun with them.
 ///
 /// # Errors
 /// `node_error`.
-pub async fn begin(node: &Rc<Node>, sandbox: &Rc<Sandbox>, spec: &SandboxSpec) -> WireResult<()> {
+pub async fn begin(
+    node: &Rc<Node>,
+    sandbox: &Rc<Sandbox>,
+    spec: &SandboxSpec,
+    made: Option<egress::Made>,
+) -> WireResult<()> {
     have_listeners(node, sandbox, spec.endpoints.len()).await?;
-    if spec.egress.is_some() {
-        egress::have(node, sandbox).await?;
+    match made {
+        Some(made) => egress::keep(node, sandbox, made).await?,
+        None if spec.egress.is_some() => egress::have(node, sandbox).await?,
+        None => {}
     }
     let mut net = sandbox.net.borrow_mut();
     if net.told {

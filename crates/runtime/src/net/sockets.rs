@@ -19,6 +19,8 @@ const PORT: u16 = 80;
 /// Where all other connections of a sandbox with a network end, at its loopback addresses. Above the ports that the kernel
 /// chooses. From the first policy on a program cannot have this one; where a program has it by then, there is no network.
 pub const EGRESS_PORT: u16 = 61953;
+/// What a sandbox with a network takes for its own address: nobody's (RFC 5737).
+const OWN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const LOOPBACK: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -79,7 +81,7 @@ pub fn egress(namespace: &OwnedFd) -> io::Result<Vec<OwnedFd>> {
             sockets.push(UdpSocket::bind((address, EGRESS_PORT))?.into());
         }
         netlink::redirect_to(EGRESS_PORT)?;
-        netlink::route_all_to_loopback()?;
+        netlink::route_all_to_loopback(OWN)?;
         Ok(sockets)
     })
 }

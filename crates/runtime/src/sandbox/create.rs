@@ -14,6 +14,7 @@ use super::{Phase, Sandbox};
 use crate::groups::Limits;
 use crate::keeper::Parcel;
 use crate::kernel::sys;
+use crate::net::egress::Made;
 use crate::node::Node;
 use crate::plans::{self, Entry, InitParts};
 use crate::profiles::ProfileName;
@@ -104,7 +105,7 @@ async fn existing(
     // A former runtime may have died between the init and the main process. While the sandbox lives, a main process
     // that began is known.
     if sandbox.gone().is_none() {
-        let begun = begin_net(node, sandbox, spec).await;
+        let begun = begin_net(node, sandbox, spec, Ok(None)).await;
         begun.map_err(|error| give_up(node, sandbox, error))?;
     }
     if let Some(main) = spec.main.as_ref().filter(|_| sandbox.gone().is_none()) {
@@ -117,8 +118,14 @@ async fn existing(
     Ok(started)
 }
 
-async fn begin_net(node: &Rc<Node>, sandbox: &Rc<Sandbox>, spec: &SandboxSpec) -> WireResult<()> {
-    if let Err(error) = net::begin(node, sandbox, spec).await {
+async fn begin_net(
+    node: &Rc<Node>,
+    sandbox: &Rc<Sandbox>,
+    spec: &SandboxSpec,
+    made: WireResult<Option<Made>>,
+) -> WireResult<()> {
+    let begun = async { net::begin(node, sandbox, spec, made?).await };
+    if let Err(error) = begun.await {
         // One that is being ended meanwhile has its own end.
         if sandbox.gone().is_none() {
             undo(node, sandbox).await;
@@ -211,7 +218,11 @@ async fn build(
     phases.extend(root.phases.iter().copied());
     fault!("runtime.create.root");
     let spawned = Instant::now();
-    let started = spawn_init(node, sandbox, spec, &slot, root).await;
+    // Its network is made while the keeper makes its init: what is found wrong of either ends both.
+    let (network, started) = tokio::join!(
+        net::egress::make_early(node, spec, &slot.network),
+        spawn_init(node, sandbox, spec, &slot, root)
+    );
     phases.push(("init", spawned.elapsed().as_micros() as u64));
     if let Err(error) = started {
         delete_volume(node, &spec.sandbox_id).await;
@@ -226,7 +237,7 @@ async fn build(
     sandbox.arm(node);
     jobs::joined(node, sandbox);
     let begun = Instant::now();
-    begin_net(node, sandbox, spec).await?;
+    begin_net(node, sandbox, spec, network).await?;
     if spec.egress.is_some() {
         phases.push(("network", begun.elapsed().as_micros() as u64));
     }
