@@ -1,14 +1,17 @@
 //! Pipes by which bytes go from one socket to another inside the kernel. They are few, and whoever has one has it only
 //! while bytes are in it: when all are taken, bytes go through a buffer.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 use rustix::pipe::{pipe_with, splice, PipeFlags, SpliceFlags};
 
 /// At the same time; more would count against what the proxy may have open.
 const MOST: usize = 128;
+/// Of these, for one sandbox: the others are for others.
+const MOST_EACH: usize = 32;
 /// That are kept while nobody uses them.
 const KEPT: usize = 8;
 /// Read at once: what a pipe's places hold, were each full.
@@ -26,22 +29,26 @@ thread_local! {
 
 /// A pipe, until it is dropped.
 pub struct Pipe {
+    /// How many its sandbox has.
+    of: Rc<Cell<usize>>,
     ends: Option<(OwnedFd, OwnedFd)>,
     /// Bytes in it.
     pub within: usize,
 }
 
-/// One, if there is one to be had.
+/// One, if there is one to be had. `of`: how many the sandbox has.
 #[must_use]
-pub fn take() -> Option<Pipe> {
+pub fn take(of: &Rc<Cell<usize>>) -> Option<Pipe> {
     POOL.with_borrow_mut(|pool| {
-        if pool.lent >= MOST {
+        if pool.lent >= MOST || of.get() >= MOST_EACH {
             return None;
         }
         let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
         let ends = pool.idle.pop().or_else(|| pipe_with(flags).ok())?;
         pool.lent += 1;
+        of.set(of.get() + 1);
         Some(Pipe {
+            of: Rc::clone(of),
             ends: Some(ends),
             within: 0,
         })
@@ -83,6 +90,7 @@ impl Drop for Pipe {
     fn drop(&mut self) {
         POOL.with_borrow_mut(|pool| {
             pool.lent -= 1;
+            self.of.set(self.of.get() - 1);
             // One with bytes in it is nobody's.
             let ends = self.ends.take().filter(|_| self.within == 0);
             if pool.idle.len() < KEPT {
@@ -108,7 +116,7 @@ mod tests {
     #[test]
     fn through() {
         let ((from, mut writes), (to, mut reads)) = (pair(), pair());
-        let mut pipe = take().expect("there is one");
+        let mut pipe = take(&Rc::default()).expect("there is one");
         let nothing = pipe.fill(&from).expect_err("has nothing");
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
         writes.write_all(b"some bytes").expect("are taken");
@@ -123,17 +131,21 @@ mod tests {
         assert_eq!(pipe.fill(&from).expect("is the end"), 0);
     }
 
-    /// What somebody left in a pipe comes to nobody else, and there are never more than the most.
+    /// What somebody left in a pipe comes to nobody else, and there are never more than the most, nor for one more than
+    /// its share.
     #[test]
     fn nobody_elses_bytes() {
         let (from, mut writes) = pair();
         writes.write_all(b"a secret").expect("are taken");
-        let mut left = take().expect("there is one");
+        let one = Rc::default();
+        let mut left = take(&one).expect("there is one");
         left.fill(&from).expect("are there");
         drop(left);
-        let mut all: Vec<_> = (0..MOST).map_while(|_| take()).collect();
+        let mut all: Vec<_> = (0..MOST).map_while(|_| take(&one)).collect();
+        assert_eq!(all.len(), MOST_EACH);
+        all.extend((all.len()..MOST).map_while(|_| take(&Rc::default())));
         assert_eq!(all.len(), MOST);
-        assert!(take().is_none());
+        assert!(take(&Rc::default()).is_none());
         let (to, _reads) = pair();
         for pipe in &mut all {
             pipe.within = 1;
@@ -141,6 +153,7 @@ mod tests {
             assert_eq!(empty.kind(), io::ErrorKind::WouldBlock);
         }
         drop(all);
-        assert!(take().is_some());
+        assert!(take(&one).is_some());
+        assert_eq!(one.get(), 0);
     }
 }

@@ -67,7 +67,8 @@ async fn copy(
     let mut much = false;
     loop {
         from.readable().await?;
-        let moved = match much.then(pipes::take).flatten() {
+        let pipe = much.then(|| pipes::take(&outward.pipes)).flatten();
+        let moved = match pipe {
             Some(pipe) => through(outward, sends, from, to, pipe).await,
             None => across(outward, sends, from, to).await,
         };

@@ -34,6 +34,8 @@ pub struct Outward {
     pub resolvers: Rc<Vec<SocketAddr>>,
     /// Questions that are being answered.
     pub questions: Cell<u32>,
+    /// Pipes in which its bytes are.
+    pub pipes: Rc<Cell<usize>>,
     /// When the sandbox is.
     pub over: Cut,
     live: RefCell<HashMap<u64, Rc<Live>>>,
@@ -129,6 +131,7 @@ impl Outward {
             journal: Journal::new(File::from(journal)),
             resolvers: Rc::clone(&state.resolvers.borrow()),
             questions: Cell::new(0),
+            pipes: Rc::default(),
             over: Cut::default(),
             live: RefCell::default(),
             next: Cell::new(0),
