@@ -58,9 +58,10 @@ def parse_pax(body: bytes) -> PaxHeaders:
     at = 0
     while at < len(body) and body[at]:
         space = body.find(b" ", at, at + _MAX_DIGITS)
-        length = pax_number(body[at:space]) if space > 0 else 0
+        length = pax_number(body[at:space]) if space > at else 0
         end = at + length
-        if end > len(body) or space + 2 >= end or body[end - 1] != 0x0A:
+        # Without a space nothing is read, and never would be: what comes before must not be taken for it.
+        if space < 0 or end > len(body) or space + 2 >= end or body[end - 1] != 0x0A:
             raise ImageCorrupt("an extended header of a layer's archive is malformed")
         key, equals, value = body[space + 1 : end - 1].partition(b"=")
         if not equals:

@@ -16,6 +16,7 @@ from tests.unit.layering.laid import Laid, from_archive
 
 from dsec.errors import DSecError, ImageCorrupt
 from dsec.images.samples import Member, layer_archive
+from dsec.layering.tar_fields import parse_pax
 
 DIR, SYM, LNK = tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
 
@@ -321,3 +322,10 @@ def test_zstd_bombs_and_damage(tmp_path: Path) -> None:
     for number, bad in enumerate((bomb, window, whole[:200], whole[:2] + b"?" * 50)):
         with pytest.raises(ImageCorrupt):
             lay(tmp_path / str(number), bad)
+
+
+@pytest.mark.timeout(60)
+def test_a_header_without_a_space_ends() -> None:
+    """After a good record, one that has no space is refused; it must not be looked for again and again."""
+    with pytest.raises(ImageCorrupt):
+        parse_pax(b"30 mtime=1234567890.123456789\n" + b"x" * 40)
