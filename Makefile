@@ -54,6 +54,10 @@ fuzz: build/venv ## readers of foreign bytes, each for FUZZ_SECONDS (60), and FU
 	$(PYTHON) -m tests.fuzz --seconds $${FUZZ_SECONDS:-60} $(ARGS)
 	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-20000} $(PYTHON) -m pytest -q tests/unit/apiserver/test_fuzz.py
 
+.PHONY: audit
+audit: build/venv ## ask OSV about the packages of both lock files: error 1 where something is known, 3 where it cannot be reached
+	@$(PYTHON) scripts/audit.py
+
 .PHONY: soak
 soak: setup build/test-machine build/test-store ## long runs: 10,000 execs, churn of readers, 4 GiB in and out, 5,000 execs in flight; figures to bench/results
 	SOAK=1 $(PYTHON) -m pytest -q tests/soak $(ARGS)

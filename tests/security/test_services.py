@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dsec.node.config import load_config
-from dsec.node.services import apiserver_uid, proxy_uid
+from dsec.node.landlock import OLDEST_VERSION, landlock_version
+from dsec.node.services import apiserver_uid, edge_uid, proxy_uid
 from dsec.testing.node import RunningNode, private_node, wait_until
 
 from .inside import IMAGE
@@ -44,6 +45,36 @@ def test_apiserver_and_proxy_are_nobody(node: RunningNode) -> None:
     for part, uid in uids.items():
         has_become(node, part, uid)
     assert status(node, "apiserver")["Seccomp"] == "2"
+
+
+def test_the_edge_is_root_of_files_and_of_nothing_else(node: RunningNode) -> None:
+    """Its user is its own; only what it does to files is done as root, with the one capability that goes with it."""
+    uid = edge_uid(load_config(node.paths.config_json))
+    wait_until(lambda: status(node, "edge")["Seccomp"] == "2", "the edge has given up root")
+    found = status(node, "edge")
+    assert found["Uid"].split() == found["Gid"].split() == [str(uid)] * 3 + ["0"]
+    assert found["Groups"] == ""
+    overrides = {"CapPrm": 1 << 1, "CapEff": 1 << 1}
+    assert {name: int(found[name], 16) for name in SETS} == dict.fromkeys(SETS, 0) | overrides
+    assert found["NoNewPrivs"] == "1"
+    assert Path(f"/proc/{node.services()['edge'].pid}/mem").stat().st_uid == 0
+
+
+def test_all_threads_of_the_edge_have_given_up_the_same(node: RunningNode) -> None:
+    """Capabilities, user, filter are each thread's own: none has been forgotten."""
+    pid = node.services()["edge"].pid
+    wait_until(lambda: status(node, "edge")["Seccomp"] == "2", "the edge has given up root")
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        text = (task / "status").read_text()
+        lines = {name: value.split() for name, _, value in (line.partition(":") for line in text.splitlines())}
+        assert (lines["CapEff"], lines["Seccomp"], lines["NoNewPrivs"]) == (["0000000000000002"], ["2"], ["1"])
+        assert lines["Uid"][0] == str(edge_uid(load_config(node.paths.config_json)))
+
+
+def test_this_kernel_confines_the_edges_writes(node: RunningNode) -> None:
+    """It has what it takes, and the edge does not say that it lacks it."""
+    assert landlock_version() >= OLDEST_VERSION
+    assert "no Landlock" not in (node.paths.logs / "edge.log").read_text()
 
 
 def test_the_apiserver_holds_no_way_to_other_files(node: RunningNode) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dsec.node.config import load_config
-from dsec.node.services import apiserver_uid
+from dsec.node.services import apiserver_uid, edge_uid
 from dsec.testing.node import RunningNode
 
 pytestmark = pytest.mark.node
@@ -78,5 +78,15 @@ def test_the_apiservers_user_is_admitted_where_it_calls_and_nowhere_else(node: R
     answer = asked(node.paths.run / name, apiserver_uid(load_config(node.paths.config_json)))
     if name in ("edge.sock", "ports.sock"):
         assert answer.startswith("got b'HTTP/1.1"), answer
+    else:
+        assert answer.startswith("refused") or answer == "got b''", answer
+
+
+@pytest.mark.parametrize("name", SOCKETS)
+def test_the_edges_user_is_admitted_to_the_runtime_and_to_itself(node: RunningNode, name: str) -> None:
+    """It is a stranger to the keeper, which would run anything, and to the proxy."""
+    answer = asked(node.paths.run / name, edge_uid(load_config(node.paths.config_json)))
+    if name in ("runtime.sock", "edge.sock"):
+        assert answer.startswith("got b") and answer != "got b''", answer
     else:
         assert answer.startswith("refused") or answer == "got b''", answer

@@ -17,6 +17,7 @@ import uvloop
 
 from dsec.edge import faults
 from dsec.edge.app import Edge
+from dsec.edge.confined import give_up_root
 from dsec.images import Images, ImagesConfig, Tools
 from dsec.node.config import NodeConfig, load_config
 
@@ -56,10 +57,9 @@ def images_of(config: NodeConfig, in_use: Callable[[str], bool], tools: Tools) -
     return Images(images, tools, in_use=in_use)
 
 
-async def serve(config: NodeConfig, listener: socket.socket) -> NoReturn:
-    """Serve until SIGTERM or SIGINT, then leave the process."""
-    edge = Edge(config, lambda in_use, tools: images_of(config, in_use, tools))
-    server = uvicorn.Server(
+def server_of(edge: Edge) -> uvicorn.Server:
+    """The server, not yet serving."""
+    return uvicorn.Server(
         uvicorn.Config(
             edge.app,
             http=edge.peers(),
@@ -77,6 +77,11 @@ async def serve(config: NodeConfig, listener: socket.socket) -> NoReturn:
             timeout_graceful_shutdown=2,
         )
     )
+
+
+async def serve(edge: Edge, listener: socket.socket) -> NoReturn:
+    """Serve until SIGTERM or SIGINT, then leave the process."""
+    server = server_of(edge)
     try:
         async with edge.running():
             await server.serve(sockets=[listener])
@@ -109,7 +114,9 @@ def main() -> None:
     if config.fault_points:
         faults.turn_on(config.paths.faults)
     listener = socket.socket(fileno=_LISTEN_FD)
-    uvloop.run(serve(config, listener))
+    edge = Edge(config, lambda in_use, tools: images_of(config, in_use, tools))
+    give_up_root(config)
+    uvloop.run(serve(edge, listener))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import msgspec
 from dsec.errors import DSecError, NodeError, Unsupported
 from dsec.node.binaries import find_binaries
 from dsec.node.config import NodeConfig, read_settings
+from dsec.node.landlock import OLDEST_VERSION, landlock_version
 from dsec.node.machine import OLDEST_KERNEL, check_machine, kernel_version
 from dsec.node.paths import NodePaths
 from dsec.node.readers import Trial, choose, tried
@@ -75,7 +76,7 @@ def examine(paths: NodePaths | None = None) -> list[Finding]:
     """Look at machine, kernel (``dsec-runtime probe``), tools and dsec's own programs, and at a node's settings;
     changes nothing. Raises InvalidArgument for settings that cannot be read.
     """
-    found = [_kernel(), _root(), *_tools(), *_programs_and_features()]
+    found = [_kernel(), _root(), _landlock(), *_tools(), *_programs_and_features()]
     return found if paths is None else [*found, *examine_settings(paths)]
 
 
@@ -84,6 +85,19 @@ def examine_settings(paths: NodePaths) -> list[Finding]:
     settings = read_settings(paths)
     found = [_reader(settings, paths)] if settings.stores else []
     return [*found, *_fault_points(settings, paths)]
+
+
+def _landlock() -> Finding:
+    version = landlock_version()
+    if version >= OLDEST_VERSION:
+        return Finding(kind="kernel", name="Landlock", present=True, detail=f"version {version}")
+    return Finding(
+        kind="kernel",
+        name="Landlock",
+        present=False,
+        lost="the edge, if it is subverted, writes wherever root may: nothing holds it to the node's own files",
+        remedy="Boot a kernel that has it, with landlock in `lsm=`",
+    )
 
 
 def _reader(settings: NodeConfig, paths: NodePaths) -> Finding:

@@ -19,7 +19,7 @@ from dsec.node.keeper_process import private_keeper, write_table
 from dsec.node.machine import check_machine
 from dsec.node.paths import NodePaths
 from dsec.node.prepare import note_node
-from dsec.node.services import SERVICES, keeper_definition, service_table, services_of
+from dsec.node.services import SERVICES, edge_uid, keeper_definition, service_table, services_of
 from dsec.node.survey import node_url, operation, part_answers
 
 __all__ = ["PARTS", "renew_files", "restart", "restart_part"]
@@ -93,6 +93,7 @@ def renew_files(config: NodeConfig, binaries: Binaries) -> None:
     runtime = msgspec.json.decode(config.paths.runtime_json.read_bytes(), type=dict[str, object])
     runtime["init_path"] = str(binaries.init)
     runtime["python"] = sys.executable
+    runtime["edge_uid"] = edge_uid(config)
     partial = config.paths.runtime_json.with_suffix(".new")
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(runtime)))
     partial.replace(config.paths.runtime_json)

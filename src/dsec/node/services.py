@@ -17,6 +17,7 @@ __all__ = [
     "SERVICES",
     "Service",
     "apiserver_uid",
+    "edge_uid",
     "fetcher_uid",
     "keeper_definition",
     "proxy_config",
@@ -31,6 +32,7 @@ SERVICES = ("holder", "fetcher", "runtime", "proxy", "edge", "apiserver")
 _PROXY_UIDS = 0x3FFFFF00
 _FETCHER_UIDS = 0x3FFFFE00
 _APISERVER_UIDS = 0x3FFFFD00
+_EDGE_UIDS = 0x3FFFFC00
 _PASSED_ON = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "RUST_LOG", "SSL_CERT_FILE", "SSL_CERT_DIR"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
@@ -143,6 +145,11 @@ def apiserver_uid(config: NodeConfig) -> int:
     return _APISERVER_UIDS + (config.id_block >> 28)
 
 
+def edge_uid(config: NodeConfig) -> int:
+    """The edge's user, as ``proxy_uid``."""
+    return _EDGE_UIDS + (config.id_block >> 28)
+
+
 def proxy_config(config: NodeConfig) -> dict[str, Any]:
     """What ``dsec-proxy serve --config`` reads."""
     faults = str(config.paths.proxy_faults) if config.fault_points else None
@@ -175,7 +182,7 @@ def runtime_config(config: NodeConfig, binaries: Binaries, *, pool_mib: int) -> 
         "pool_image": str(paths.pool_image),
         "cgroup_root": paths.cgroup,
         "id_block": config.id_block,
-        "edge_uid": 0,
+        "edge_uid": edge_uid(config),
         "max_sandboxes": config.max_sandboxes,
         "init_path": str(binaries.init),
         "python": sys.executable,

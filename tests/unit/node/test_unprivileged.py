@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from dsec.errors import Unsupported
+from dsec.node.landlock import landlock_version
 from dsec.node.syscall_filter import REFUSED, program
 
 UID = 0x3FFFFDFF
@@ -97,6 +99,59 @@ def test_only_a_single_thread_gives_up() -> None:
         capture_output=True, text=True, timeout=30, check=True,
     )  # fmt: skip
     assert done.stdout.strip() == "0"
+
+
+_CONFINED = f"""
+import os, sys, tempfile
+from pathlib import Path
+from dsec.node.landlock import confine_writes
+from dsec.node.unprivileged import become_user_with_files
+root = Path(sys.argv[1])
+def attempt(work):
+    try:
+        work()
+    except OSError as error:
+        return type(error).__name__
+    return "done"
+become_user_with_files({UID})
+print(confine_writes([root / "own", root / "absent"], [root / "named"]))
+"""
+
+
+@needs_root
+@pytest.mark.skipif(landlock_version() < 3, reason="this kernel has no Landlock")
+def test_files_are_written_where_it_was_said_and_nowhere_else(tmp_path: Path) -> None:
+    """Below a directory and in a file that are named, whoever they belong to, as root; all else stays as it is."""
+    for name in ("own", "other"):
+        (tmp_path / name).mkdir(mode=0o700)
+        os.chown(tmp_path / name, 12345, 12345)
+        (tmp_path / name / "there").write_text("before")
+    (tmp_path / "named").write_text("before")
+    done = subprocess.run(
+        [
+            sys.executable, "-c",
+            _CONFINED
+            + "print(attempt(lambda: (root / 'own/new').write_text('x')), (root / 'own/new').stat().st_uid)\n"
+            "print(attempt((root / 'own/there').unlink), attempt(lambda: (root / 'named').write_text('after')))\n"
+            "print((root / 'other/there').read_text())\n"
+            "print([attempt(each) for each in (\n"
+            " lambda: (root / 'other/new').write_text('x'), (root / 'other/there').unlink,\n"
+            " lambda: (root / 'other/there').open('r+'), lambda: os.truncate(root / 'other/there', 0),\n"
+            " lambda: (root / 'own/new').rename(root / 'other/new'), lambda: os.link(root / 'own/new', root / 'l'),\n"
+            " (root / 'named').unlink, (root / 'd').mkdir, lambda: os.mkfifo(root / 'own/fifo'),\n"
+            " lambda: os.mknod(root / 'own/dev', 0o60644, os.makedev(7, 0)),\n"
+            " lambda: (root / 'own/s').symlink_to('/'),\n"
+            " lambda: Path('/proc/sys/kernel/core_pattern').open('r+'), lambda: os.execv('/bin/true', ['true']),\n"
+            " lambda: os.kill(os.getppid(), 0), lambda: os.setuid(0), lambda: os.chroot('/'))])\n",
+            str(tmp_path),
+        ],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[:4] == ["True", "done 0", "done done", "before"]
+    assert set(said[4].strip("[]").replace("'", "").split(", ")) == {"PermissionError"}, said[4]
+    assert (tmp_path / "other/there").read_text() == "before" and (tmp_path / "named").read_text() == "after"
 
 
 def test_programs_of_both_architectures() -> None:
