@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from dsec.node.config import load_config
-from dsec.node.services import apiserver_uid, edge_uid
-from dsec.testing.node import RunningNode
+from dsec.node.services import apiserver_uid, edge_uid, fetcher_uid
+from dsec.testing.node import RunningNode, private_node
 
 pytestmark = pytest.mark.node
 
@@ -90,3 +90,17 @@ def test_the_edges_user_is_admitted_to_the_runtime_and_to_itself(node: RunningNo
         assert answer.startswith("got b") and answer != "got b''", answer
     else:
         assert answer.startswith("refused") or answer == "got b''", answer
+
+
+def test_the_sockets_of_layers_on_demand_admit_root_alone(store: Path, tmp_path: Path) -> None:
+    """Who could say what a layer's bytes are: the node's own unprivileged users are strangers there as any other."""
+    with private_node(store, settings=f'[stores.far]\nurl = "file://{tmp_path}"\n') as node:
+        config = load_config(node.paths.config_json)
+        if config.reading != "filled":
+            pytest.skip(config.reading_why)
+        for path in (node.paths.holder_socket, node.paths.fetcher_socket):
+            found = path.stat()
+            assert (stat.S_IMODE(found.st_mode), found.st_uid) == (0o600, 0), path
+            for uid in (edge_uid(config), apiserver_uid(config), fetcher_uid(config), 65534):
+                answer = asked(path, uid)
+                assert answer.startswith("refused") or answer == "got b''", (path, uid, answer)

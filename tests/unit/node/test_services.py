@@ -9,11 +9,13 @@ import pytest
 
 from dsec.errors import InvalidArgument
 from dsec.node.binaries import Binaries
-from dsec.node.config import NodeConfig, StoreSettings
+from dsec.node.config import NodeConfig, StoreSettings, read_settings
 from dsec.node.fetching import fetcher_config
+from dsec.node.paths import NodePaths
 from dsec.node.services import (
     SERVICES,
     apiserver_uid,
+    edge_uid,
     fetcher_uid,
     proxy_config,
     proxy_uid,
@@ -138,3 +140,24 @@ def test_runtime_reads_shared_layers_after_its_own() -> None:
     assert wire["layers_dirs"] == ["/tmp/x/var/lib/dsec/n1/layers", "/srv/store/layers"]
     assert wire["cgroup_root"] == "dsec/n1"
     assert wire["pool_mib"] == 2048
+
+
+@pytest.mark.parametrize(
+    "domain", ["Ports.example", "*.ports.example", ".ports", "ports.", "a..b", "-a.b", "a b", ""]
+)
+def test_a_domain_for_ports_is_a_plain_name(tmp_path: Path, domain: str) -> None:
+    """It becomes part of hosts and of a certificate: anything but a name is refused, by the name of the field."""
+    paths = NodePaths("n1", tmp_path)
+    paths.settings.parent.mkdir(parents=True)
+    paths.settings.write_text('ports_domain = "ports.example"\n')
+    assert read_settings(paths).ports_domain == "ports.example"
+    paths.settings.write_text(f'ports_domain = "{domain}"\n')
+    with pytest.raises(InvalidArgument, match="ports_domain"):
+        read_settings(paths)
+
+
+def test_each_part_that_gives_up_root_has_a_user_of_its_own() -> None:
+    """Below the first ID of any sandbox, and another one on each of the machine's nodes."""
+    nodes = [msgspec.structs.replace(CONFIG, id_block=0x40000000 + index * 0x10000000) for index in range(12)]
+    users = {user(node) for node in nodes for user in (proxy_uid, fetcher_uid, apiserver_uid, edge_uid)}
+    assert len(users) == 48 and all(0x3FFFFC00 <= user < 0x40000000 for user in users)
