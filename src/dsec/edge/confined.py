@@ -23,6 +23,8 @@ from dsec.stores.settings import DirectoryAddress, parse_address
 __all__ = ["give_up_root", "own_places"]
 
 _log = structlog.get_logger("dsec.edge")
+_PULLS = "pulls"
+"""Of ``dsec.images``, beside its scratch directory."""
 
 
 def give_up_root(config: NodeConfig) -> None:
@@ -33,6 +35,7 @@ def give_up_root(config: NodeConfig) -> None:
         return
     if config.stores:
         claimant_of(config)  # makes the file, which is nobody's to make afterwards
+    (config.paths.data / _PULLS).mkdir(mode=0o700, exist_ok=True)
     scratch = str(config.paths.data / "scratch")
     os.environ.update(TMPDIR=scratch, SQLITE_TMPDIR=scratch)
     directories, files = own_places(config), list(_databases(config))
@@ -45,7 +48,7 @@ def give_up_root(config: NodeConfig) -> None:
 def own_places(config: NodeConfig) -> list[Path]:
     """The directories below which the edge writes."""
     paths = config.paths
-    found = [paths.layers, paths.data / "scratch", paths.faults]
+    found = [paths.layers, paths.data / "scratch", paths.data / _PULLS, paths.faults]
     for store in config.stores.values():
         if not store.url.startswith("file:"):
             continue
