@@ -36,6 +36,7 @@ pub mod profiles;
 pub mod protected;
 pub mod recover;
 pub mod sandbox;
+pub mod seen;
 pub mod serve;
 pub mod session;
 pub mod shutdown;

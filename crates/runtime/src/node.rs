@@ -20,6 +20,7 @@ use crate::net::link::ProxyLink;
 use crate::output::Budget;
 use crate::profiles::Profiles;
 use crate::sandbox::{digest_bytes, Sandbox};
+use crate::seen::Machine;
 use crate::slots::Slots;
 use crate::store::Layers;
 use crate::timers::{Timer, Timers};
@@ -52,6 +53,8 @@ pub struct Node {
     pub slots: Rc<Slots>,
     /// Filters and limits of every process.
     pub profiles: Profiles,
+    /// What sandboxes are shown a part of.
+    pub machine: Machine,
     /// RLIMIT_NOFILE.
     pub descriptor_limit: u64,
     /// The init's program.

@@ -34,7 +34,7 @@ pub struct InitParts {
     pub devices: FdIndex,
     /// /sys.
     pub sysfs: FdIndex,
-    /// (path, file) bound over the layers' own.
+    /// (path, file) bound over the layers' own, and over the kernel's.
     pub files: Vec<(&'static str, FdIndex)>,
     /// Paths that nobody inside can change.
     pub protected: Vec<String>,
@@ -200,6 +200,8 @@ pub struct Entrant<'a> {
     pub cwd: Option<&'a [u8]>,
     /// Make that when it is missing.
     pub create_cwd: bool,
+    /// How many processors it runs on, if not all.
+    pub processors: Option<u32>,
     /// Pipes that belong to the user.
     pub owned: Vec<FdIndex>,
 }
@@ -271,6 +273,7 @@ pub fn exec(
 ) -> Plan {
     let mut steps = enter(entrant);
     steps.push(profile.rlimits());
+    steps.extend(entrant.processors.map(Step::Processors));
     steps.extend(resolve(entrant));
     steps.push(profile.recording_filter());
     let path = entrant.cwd.unwrap_or(b"/").to_vec();

@@ -23,6 +23,7 @@ use crate::net::link::{self, ProxyLink};
 use crate::node::Node;
 use crate::output::Budget;
 use crate::profiles::Profiles;
+use crate::seen::Machine;
 use crate::slots::Slots;
 use crate::store::{self, Layers};
 use crate::tag::{SandboxTag, Tag, LAYERS_OBJECT};
@@ -151,6 +152,7 @@ async fn node(
         pool,
         slots,
         profiles: Profiles::new(descriptors, calls.is_some()),
+        machine: Machine::read()?,
         descriptor_limit: sys::descriptor_limit().0,
         init,
         sandboxes: RefCell::default(),

@@ -1,15 +1,17 @@
 //! One slot: what a sandbox needs and what does not depend on it. Made once, and renewed after each sandbox.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::groups::SlotGroups;
 use crate::kernel::mounts;
-use crate::kernel::namespaces::{self, Network};
+use crate::kernel::namespaces::{self, Network, Small};
+use crate::seen::{Machine, Shown};
 
 /// Descriptors of a slot.
-pub const DESCRIPTORS: u64 = 5;
+pub const DESCRIPTORS: u64 = 6;
 
 /// A slot that no sandbox has, or that one has and gives back.
 pub struct Slot {
@@ -21,7 +23,10 @@ pub struct Slot {
     pub network: Network,
     /// Its ID range as an ID map.
     pub idmap: Arc<OwnedFd>,
-    devices: OwnedFd,
+    /// /dev, and what stands for files of the kernel.
+    small: Small,
+    /// What these show, once they are written.
+    shown: Cell<Option<Shown>>,
 }
 
 impl Slot {
@@ -32,13 +37,14 @@ impl Slot {
     pub fn make(index: u32, groups: SlotGroups, start: u32, count: u32) -> io::Result<Self> {
         groups.make()?;
         let idmap = Arc::new(namespaces::id_map(start, count)?);
-        let devices = namespaces::devices(&idmap)?;
+        let small = Small::new(&idmap)?;
         Ok(Self {
             index,
             groups,
             network: Network::new()?,
             idmap,
-            devices,
+            small,
+            shown: Cell::new(None),
         })
     }
 
@@ -61,8 +67,29 @@ impl Slot {
     /// The errno.
     pub fn mounts(&self) -> io::Result<(OwnedFd, OwnedFd)> {
         Ok((
-            mounts::copy(&self.devices)?,
+            mounts::copy(&self.small.devices)?,
             mounts::copy(&self.network.sysfs)?,
         ))
+    }
+
+    /// Detached mounts, by path, of what stands for the kernel's own files. Limits mostly are those of the slot's former
+    /// sandbox, of which nobody lives.
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn stands(
+        &self,
+        machine: &Machine,
+        shown: Shown,
+    ) -> io::Result<Vec<(&'static str, OwnedFd)>> {
+        let stands = machine.stands(shown);
+        if self.shown.replace(None) != Some(shown) {
+            for stand in &stands {
+                self.small.write(stand.name, &stand.text)?;
+            }
+        }
+        self.shown.set(Some(shown));
+        let mounted = |stand: &crate::seen::Stand| Ok((stand.target, self.small.file(stand.name)?));
+        stands.iter().map(mounted).collect()
     }
 }

@@ -155,6 +155,9 @@ pub struct SandboxTag {
     /// It stands still for a snapshot, and not because somebody has paused it.
     #[serde(default)]
     pub still_for_snapshot: bool,
+    /// How many processors its programs begin with, if not all.
+    #[serde(default)]
+    pub processors: Option<u32>,
 }
 
 /// An exec.
@@ -320,6 +323,7 @@ mod tests {
             egress: true,
             snapshot_bytes: u64::MAX,
             still_for_snapshot: true,
+            processors: Some(u32::MAX),
         })
     }
 

@@ -151,6 +151,7 @@ fn check_steps(plan: &Plan) -> Result<(), String> {
             Step::Chdir { path, .. } if !path.starts_with(b"/") => {
                 return Err("a working directory is absolute".to_owned());
             }
+            Step::Processors(0) => return Err("a program runs on a processor".to_owned()),
             Step::Seccomp { program, .. } if program.is_empty() || program.len() % 8 != 0 => {
                 return Err("a seccomp program is a row of 8-byte instructions".to_owned());
             }

@@ -9,8 +9,8 @@ use rustix::fs::Mode;
 use crate::failing::{Doing, Fault};
 use crate::passwd::Found;
 use crate::plan::{End, Failure, Ids, Plan, Step};
-use crate::status::{self, Status};
-use crate::{check, exec, fdmap, file_op, mounts, steps, sys, terminal, users};
+use crate::status::Status;
+use crate::{check, exec, fdmap, file_op, mounts, processors, status, steps, sys, terminal, users};
 
 /// Exit code of a child that was never executed; the parent reports the failure, not this.
 const UNEXECUTED: i32 = 127;
@@ -141,6 +141,7 @@ impl<'a> Child<'a> {
                 rustix::system::sethostname(name.as_bytes()).doing(|| "set the host name")
             }
             Step::Rlimits(limits) => steps::rlimits(limits),
+            Step::Processors(count) => processors::narrow(*count),
             Step::ResolveUser { user, .. } => self.resolve(user),
             Step::Caps { keep } => {
                 self.keep = *keep;

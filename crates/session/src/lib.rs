@@ -26,6 +26,7 @@ mod pack;
 pub mod passwd;
 mod pipe_io;
 pub mod plan;
+mod processors;
 pub mod status;
 mod steps;
 mod sys;

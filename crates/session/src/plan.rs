@@ -101,6 +101,8 @@ pub enum Step {
     Hostname(String),
     /// Set resource limits: (RLIMIT number, soft, hard).
     Rlimits(Vec<(u32, u64, u64)>),
+    /// Run on so many processors, where more are allowed: what programs size themselves by. They may widen it again.
+    Processors(u32),
     /// Look the user up in the entered root's passwd and group files (hostile input), for `Ids`. The keeper
     /// gives `owned` descriptors to the user found, then lets the child go on.
     ResolveUser {

@@ -23,6 +23,7 @@ pub(crate) fn name(step: &Step) -> &'static str {
         Step::PivotRoot => "pivot_root",
         Step::Hostname(_) => "hostname",
         Step::Rlimits(_) => "rlimits",
+        Step::Processors(_) => "processors",
         Step::ResolveUser { .. } => "resolve_user",
         Step::Caps { .. } => "caps",
         Step::Ids(_) => "ids",

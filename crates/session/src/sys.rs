@@ -221,3 +221,42 @@ pub(crate) fn execute(
     });
     result.err().unwrap_or(Errno::IO)
 }
+
+/// Words of a mask of processors: as many as any kernel is built for.
+const MASK_WORDS: usize = 128;
+
+/// Processors that this thread may run on, one bit each.
+pub(crate) fn affinity() -> Result<Vec<u64>, Errno> {
+    let mut mask = vec![0_u64; MASK_WORDS];
+    // SAFETY: the mask has room for as many bytes as are said.
+    let written = outcome(unsafe {
+        libc::syscall(
+            libc::SYS_sched_getaffinity,
+            0,
+            size_of_val(mask.as_slice()),
+            mask.as_mut_ptr(),
+        )
+    })?;
+    mask.truncate(written as usize / size_of::<u64>());
+    Ok(mask)
+}
+
+/// Run on these alone.
+pub(crate) fn set_affinity(mask: &[u64]) -> Result<(), Errno> {
+    // SAFETY: the mask has as many bytes as are said.
+    let set = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            0,
+            size_of_val(mask),
+            mask.as_ptr(),
+        )
+    };
+    outcome(set).map(drop)
+}
+
+/// The processor that this thread runs on now.
+pub(crate) fn processor() -> Result<u32, Errno> {
+    // SAFETY: a plain call.
+    outcome(libc::c_long::from(unsafe { libc::sched_getcpu() })).map(|number| number as u32)
+}

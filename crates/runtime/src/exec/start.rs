@@ -225,6 +225,7 @@ async fn launch(
         user: &spec.user,
         cwd: spec.cwd.as_ref().map(|path| path.as_slice()),
         create_cwd: spec.create_cwd,
+        processors: exec.sandbox.tag.borrow().processors,
         owned: ends.owned,
     };
     let profile = node.profiles.get(exec.sandbox.tag.borrow().profile);

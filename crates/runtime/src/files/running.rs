@@ -125,6 +125,7 @@ impl Running {
             user: who.user,
             cwd: who.cwd,
             create_cwd: false,
+            processors: None,
             owned: Vec::new(),
         };
         let operation = operation(theirs.map_or(0, |theirs| parcel.give(theirs)));

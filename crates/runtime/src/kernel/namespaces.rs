@@ -2,11 +2,12 @@
 //! and user namespaces that only serve as ID maps.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
 
-use super::mounts::{attr, Configuring};
+use super::mounts::{self, attr, Configuring};
 use super::sys::{c, check, owned};
 
 /// Gives the calling thread a file-system view and a mount namespace of its own, nothing shared.
@@ -15,7 +16,7 @@ use super::sys::{c, check, owned};
 /// The errno.
 pub fn own_mount_namespace() -> io::Result<OwnedFd> {
     unshare(libc::CLONE_FS | libc::CLONE_NEWNS)?;
-    super::mounts::make_private()?;
+    mounts::make_private()?;
     Ok(File::open("/proc/thread-self/ns/mnt")?.into())
 }
 
@@ -164,16 +165,60 @@ impl Drop for Parked {
     }
 }
 
-/// A device file system of a sandbox's own: the usual nodes, links and mount points, owned by its root.
-///
-/// # Errors
-/// The errno of the step that failed.
-pub fn devices(idmap: &OwnedFd) -> io::Result<OwnedFd> {
-    let mount = Configuring::new("tmpfs")?
-        .set("mode", "755")?
-        .set("size", "65536")?
-        .set("nr_inodes", "32")?
-        .mount(attr::NOSUID | attr::NOEXEC | attr::NOATIME)?;
+/// A small filesystem of a sandbox's own, which the node writes to and it does not.
+pub struct Small {
+    /// All of it, writable.
+    whole: OwnedFd,
+    /// Its /dev: the usual nodes, links and mount points, owned by its root, read-only.
+    pub devices: OwnedFd,
+}
+
+impl Small {
+    /// Makes one, with its devices.
+    ///
+    /// # Errors
+    /// The errno of the step that failed.
+    pub fn new(idmap: &OwnedFd) -> io::Result<Self> {
+        let whole = Configuring::new("tmpfs")?
+            .set("mode", "755")?
+            .set("size", "4194304")?
+            .set("nr_inodes", "48")?
+            .mount(attr::NOSUID | attr::NOEXEC | attr::NOATIME)?;
+        directory(whole.as_raw_fd(), "files")?;
+        let devices = devices(&whole, idmap)?;
+        Ok(Self { whole, devices })
+    }
+
+    /// Puts a file there, anew; its mount is read-only.
+    ///
+    /// # Errors
+    /// The errno of the step that failed.
+    pub fn write(&self, name: &str, text: &str) -> io::Result<()> {
+        let path = format!("/proc/self/fd/{}/files/{name}", self.whole.as_raw_fd());
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = File::create_new(&path)?;
+        file.set_permissions(std::fs::Permissions::from_mode(0o444))?;
+        file.write_all(text.as_bytes())
+    }
+
+    /// A detached mount of one file.
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn file(&self, name: &str) -> io::Result<OwnedFd> {
+        let path = format!("files/{name}");
+        let copy = mounts::clone_at(self.whole.as_raw_fd(), Path::new(&path), 0)?;
+        mounts::set_attributes(&copy, attr::RDONLY | attr::NODEV, None)?;
+        Ok(copy)
+    }
+}
+
+fn devices(whole: &OwnedFd, idmap: &OwnedFd) -> io::Result<OwnedFd> {
+    directory(whole.as_raw_fd(), "dev")?;
+    let mount = mounts::clone_at(whole.as_raw_fd(), Path::new("dev"), 0)?;
     let at = mount.as_raw_fd();
     for (name, minor) in [
         ("null", 3),
@@ -200,14 +245,19 @@ pub fn devices(idmap: &OwnedFd) -> io::Result<OwnedFd> {
         }))?;
     }
     for name in ["pts", "shm", "mqueue"] {
-        let name = c(name)?;
-        // SAFETY: as above.
-        check(libc::c_long::from(unsafe {
-            libc::mkdirat(at, name.as_ptr(), 0o755)
-        }))?;
+        directory(at, name)?;
     }
-    super::mounts::set_attributes(&mount, attr::RDONLY, Some(idmap))?;
+    mounts::set_attributes(&mount, attr::RDONLY, Some(idmap))?;
     Ok(mount)
+}
+
+fn directory(at: i32, name: &str) -> io::Result<()> {
+    let name = c(name)?;
+    // SAFETY: a valid string, a borrowed descriptor.
+    check(libc::c_long::from(unsafe {
+        libc::mkdirat(at, name.as_ptr(), 0o755)
+    }))?;
+    Ok(())
 }
 
 fn device(at: i32, name: &str, number: libc::dev_t) -> io::Result<()> {

@@ -101,6 +101,24 @@ pub fn nonblocking(fd: &impl AsRawFd) -> io::Result<()> {
     check(libc::c_long::from(set)).map(drop)
 }
 
+/// How many processors this process, and so what it starts, may run on.
+///
+/// # Errors
+/// The errno.
+pub fn usable_processors() -> io::Result<u32> {
+    let mut mask = [0_u64; 128];
+    // SAFETY: the mask has room for as many bytes as are said.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_sched_getaffinity,
+            0,
+            size_of_val(&mask),
+            mask.as_mut_ptr(),
+        )
+    })?;
+    Ok(mask.iter().map(|word| word.count_ones()).sum())
+}
+
 /// A control file of the kernel, by one read: shorter than 4 KiB, and given whole or not at all.
 ///
 /// # Errors

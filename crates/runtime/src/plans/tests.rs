@@ -39,6 +39,7 @@ fn plan(user: &str, name: ProfileName) -> Plan {
         user: &spec.user,
         cwd: None,
         create_cwd: false,
+        processors: Some(1),
         owned: vec![3, 4],
     };
     exec(&profile(name), &spec, &entrant, vec![(3, 1), (4, 2)])
@@ -57,6 +58,7 @@ fn order_of_steps() {
             position(&plan, |step| matches!(step, Step::JoinCgroups(_))),
             position(&plan, |step| matches!(step, Step::Enter { .. })),
             position(&plan, |step| matches!(step, Step::Rlimits(_))),
+            position(&plan, |step| matches!(step, Step::Processors(1))),
             position(&plan, |step| matches!(step, Step::Seccomp { .. })),
             position(&plan, |step| matches!(step, Step::Caps { .. })),
             position(&plan, |step| matches!(step, Step::Ids(_))),
@@ -155,6 +157,7 @@ fn bounds_are_set_once() {
         user: &spec.user,
         cwd: Some(b"/made"),
         create_cwd: true,
+        processors: None,
         owned: Vec::new(),
     };
     let plan = exec(&profile(ProfileName::Strict), &spec, &entrant, Vec::new());

@@ -56,7 +56,7 @@ pub async fn create(node: &Rc<Node>, spec: SandboxSpec) -> WireResult<SandboxSta
         return existing(node, &sandbox, &spec).await;
     }
     let sandbox = Sandbox::new(
-        tag(&spec, &slot),
+        tag(node, &spec, &slot),
         slot.groups.clone(),
         Phase::Creating,
         vec![0],
@@ -144,7 +144,7 @@ async fn begin_main(node: &Rc<Node>, sandbox: &Rc<Sandbox>, main: &ExecSpec) -> 
     Ok(())
 }
 
-fn tag(spec: &SandboxSpec, slot: &Slot) -> SandboxTag {
+fn tag(node: &Node, spec: &SandboxSpec, slot: &Slot) -> SandboxTag {
     SandboxTag {
         sandbox_id: spec.sandbox_id.clone(),
         slot: slot.index,
@@ -164,6 +164,7 @@ fn tag(spec: &SandboxSpec, slot: &Slot) -> SandboxTag {
         egress: spec.egress.is_some(),
         snapshot_bytes: 0,
         still_for_snapshot: false,
+        processors: node.machine.processors(spec.cpu_milli),
     }
 }
 
@@ -328,6 +329,9 @@ async fn spawn_init(
     let files = files.map_err(|error| failed("groups", &error))?;
     let entry = entry(&files, &mut parcel);
     let (devices, sysfs) = slot.mounts().map_err(|error| failed("mounts", &error))?;
+    let shown = node.machine.shown(spec.cpu_milli, spec.memory_bytes);
+    let stands = slot.stands(&node.machine, shown);
+    let stands = stands.map_err(|error| failed("mounts", &error))?;
     let parts = InitParts {
         entry,
         start: node.config.range(slot.index),
@@ -338,6 +342,7 @@ async fn spawn_init(
         files: root
             .files
             .into_iter()
+            .chain(stands)
             .map(|(path, fd)| (path, parcel.give(fd)))
             .collect(),
         protected: spec.protected.clone(),
