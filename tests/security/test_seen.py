@@ -84,7 +84,7 @@ for path in ("/proc/meminfo", "/proc/cpuinfo", "/sys/devices/system/cpu/online")
 
 async def test_not_a_file_in_common(client: dsec.DSecClient) -> None:
     """A lock that one sandbox holds on its meminfo, its neighbour of the same limits has as well."""
-    lock = "import fcntl, sys, time; fcntl.flock(open('/proc/meminfo'), fcntl.LOCK_EX | fcntl.LOCK_NB); print('held')"
+    lock = "import fcntl, time; f=open('/proc/meminfo'); fcntl.flock(f, fcntl.LOCK_EX|fcntl.LOCK_NB); print('held')"
     async with client.sandbox(IMAGE, memory_mib=128) as one, client.sandbox(IMAGE, memory_mib=128) as two:
         held = await one.spawn("python3", "-uc", lock + "; time.sleep(60)")
         async for line in held.lines():

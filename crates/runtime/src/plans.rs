@@ -119,12 +119,19 @@ fn tree(profile: &Profile, parts: &InitParts) -> Tree {
             .map(|path| optional(path, Source::ReadOnly)),
     );
     mounts.extend(MASKED.iter().map(|path| optional(path, Source::Masked)));
+    if profile.nests {
+        mounts.push(optional(&NO_GROUPS, Source::Masked));
+    }
     mounts.extend(protected::mounts(&parts.protected));
     Tree {
         root: parts.overlay,
         mounts,
     }
 }
+
+/// Container runtimes look at what is mounted here before they look for a cgroup, and take an empty tmpfs for hierarchies
+/// of which there are none.
+const NO_GROUPS: &str = "/sys/fs/cgroup";
 
 /// Only who sees one /proc without masks may mount another. This one stands where the message queues, which come
 /// next, cover the way to it: nobody can open it, and nobody can move them away.

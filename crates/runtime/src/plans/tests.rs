@@ -138,8 +138,12 @@ fn unmasked_proc_is_covered() {
     let nested = targets(ProfileName::Nested);
     let at = |path: &str| nested.iter().rposition(|target| target == path);
     assert!(at("/dev/mqueue/proc").expect("is there") < at("/dev/mqueue").expect("is there"));
+    assert!(at(NO_GROUPS).is_some());
     for name in [ProfileName::Default, ProfileName::Strict] {
-        assert!(!targets(name).contains(&"/dev/mqueue/proc".to_owned()));
+        let plain = targets(name);
+        assert!(plain
+            .iter()
+            .all(|target| target != "/dev/mqueue/proc" && target != NO_GROUPS));
     }
 }
 

@@ -160,13 +160,17 @@ pub(super) const ALLOWED_BY_NESTED: &[i64] = &[
     libc::SYS_umount2,
 ];
 
-/// Answered with ENOSYS in the nested profile: programs then fall back to `mount`, which is less of the kernel.
+/// Answered with ENOSYS in the nested profile: programs then fall back to `mount`, which is less of the kernel, and container
+/// runtimes go on without keys.
 pub(super) const UNKNOWN_IN_NESTED: &[i64] = &[
+    libc::SYS_add_key,
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
     libc::SYS_fsopen,
     libc::SYS_fspick,
+    libc::SYS_keyctl,
     libc::SYS_mount_setattr,
     libc::SYS_move_mount,
     libc::SYS_open_tree,
+    libc::SYS_request_key,
 ];
