@@ -7,13 +7,6 @@ use std::io;
 
 use crate::kernel::sys;
 
-/// Where how many processors there are is asked for.
-const COUNTS: [(&str, &str); 3] = [
-    ("/sys/devices/system/cpu/online", "online"),
-    ("/sys/devices/system/cpu/possible", "possible"),
-    ("/sys/devices/system/cpu/present", "present"),
-];
-
 /// What the machine says of itself.
 pub struct Machine {
     meminfo: String,
@@ -30,14 +23,51 @@ pub struct Shown {
 }
 
 /// A file that stands for the kernel's.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Stand {
-    /// Path of the kernel's.
-    pub target: &'static str,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stand {
+    /// How much memory there is, KiB.
+    Memory(u64),
+    /// A description of each processor.
+    Processors(u32),
+    /// Their numbers.
+    Range(u32),
+}
+
+impl Stand {
     /// Its own name.
-    pub name: &'static str,
-    /// All of it.
-    pub text: String,
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory(_) => "meminfo",
+            Self::Processors(_) => "cpuinfo",
+            Self::Range(_) => "range",
+        }
+    }
+
+    /// Paths of the kernel's.
+    #[must_use]
+    pub fn targets(self) -> &'static [&'static str] {
+        match self {
+            Self::Memory(_) => &["/proc/meminfo"],
+            Self::Processors(_) => &["/proc/cpuinfo"],
+            Self::Range(_) => &[
+                "/sys/devices/system/cpu/online",
+                "/sys/devices/system/cpu/possible",
+                "/sys/devices/system/cpu/present",
+            ],
+        }
+    }
+}
+
+impl Shown {
+    /// The files that show it.
+    pub fn stands(self) -> impl Iterator<Item = Stand> {
+        let processors = self
+            .processors
+            .map(|count| [Stand::Processors(count), Stand::Range(count)]);
+        let memory = self.memory_kib.map(Stand::Memory);
+        memory.into_iter().chain(processors.into_iter().flatten())
+    }
 }
 
 impl Machine {
@@ -71,30 +101,14 @@ impl Machine {
         }
     }
 
-    /// The files that show it.
+    /// All of a file.
     #[must_use]
-    pub fn stands(&self, shown: Shown) -> Vec<Stand> {
-        let mut stands = Vec::new();
-        if let Some(kib) = shown.memory_kib {
-            stands.push(Stand {
-                target: "/proc/meminfo",
-                name: "meminfo",
-                text: meminfo(&self.meminfo, kib),
-            });
+    pub fn text(&self, stand: Stand) -> String {
+        match stand {
+            Stand::Memory(kib) => meminfo(&self.meminfo, kib),
+            Stand::Processors(count) => cpuinfo(&self.cpuinfo, count),
+            Stand::Range(count) => range(count),
         }
-        if let Some(count) = shown.processors {
-            stands.push(Stand {
-                target: "/proc/cpuinfo",
-                name: "cpuinfo",
-                text: cpuinfo(&self.cpuinfo, count),
-            });
-            stands.extend(COUNTS.map(|(target, name)| Stand {
-                target,
-                name,
-                text: range(count),
-            }));
-        }
-        stands
     }
 }
 
@@ -168,8 +182,8 @@ mod tests {
     }
 
     fn texts(machine: &Machine, shown: Shown) -> Vec<(&'static str, String)> {
-        let stands = machine.stands(shown).into_iter();
-        stands.map(|stand| (stand.name, stand.text)).collect()
+        let of = |stand: Stand| (stand.name(), machine.text(stand));
+        shown.stands().map(of).collect()
     }
 
     /// A part of a processor counts as one; the files have so many and agree.
@@ -180,10 +194,7 @@ mod tests {
             assert_eq!(machine.processors(milli), Some(count));
             let shown = texts(&machine, machine.shown(milli, u64::MAX));
             assert_eq!(shown[0].1.matches("processor").count(), count as usize);
-            assert_eq!(
-                shown[1..],
-                ["online", "possible", "present"].map(|name| (name, range.to_owned()))
-            );
+            assert_eq!(shown[1..], [("range", range.to_owned())]);
         }
     }
 
@@ -204,7 +215,7 @@ mod tests {
         let machine = machine();
         assert_eq!(machine.processors(4000), None);
         assert_eq!(machine.shown(64_000, 64 << 30), Shown::default());
-        assert!(machine.stands(Shown::default()).is_empty());
+        assert_eq!(Shown::default().stands().count(), 0);
     }
 
     /// A node that may not use all processors shows those that it may use, and needs no narrower mask for that.
@@ -216,7 +227,7 @@ mod tests {
         };
         assert_eq!(part.processors(3000), None);
         let shown = texts(&part, part.shown(3000, u64::MAX));
-        assert_eq!(shown[1], ("online", "0-1\n".to_owned()));
+        assert_eq!(shown[1], ("range", "0-1\n".to_owned()));
     }
 
     /// What this machine says is understood.

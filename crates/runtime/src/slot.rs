@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::groups::SlotGroups;
 use crate::kernel::mounts;
 use crate::kernel::namespaces::{self, Network, Small};
-use crate::seen::{Machine, Shown};
+use crate::seen::{Machine, Shown, Stand};
 
 /// Descriptors of a slot.
 pub const DESCRIPTORS: u64 = 6;
@@ -82,14 +82,14 @@ impl Slot {
         machine: &Machine,
         shown: Shown,
     ) -> io::Result<Vec<(&'static str, OwnedFd)>> {
-        let stands = machine.stands(shown);
         if self.shown.replace(None) != Some(shown) {
-            for stand in &stands {
-                self.small.write(stand.name, &stand.text)?;
+            for stand in shown.stands() {
+                self.small.write(stand.name(), &machine.text(stand))?;
             }
         }
         self.shown.set(Some(shown));
-        let mounted = |stand: &crate::seen::Stand| Ok((stand.target, self.small.file(stand.name)?));
-        stands.iter().map(mounted).collect()
+        let of = |stand: Stand| stand.targets().iter().map(move |target| (*target, stand));
+        let mounted = |(target, stand): (_, Stand)| Ok((target, self.small.file(stand.name())?));
+        shown.stands().flat_map(of).map(mounted).collect()
     }
 }
