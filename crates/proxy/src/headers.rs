@@ -54,9 +54,10 @@ fn listed(headers: &HeaderMap) -> Vec<String> {
     words.map(|word| word.trim().to_ascii_lowercase()).collect()
 }
 
-/// Takes out what belongs to one connection.
+/// Takes out what belongs to one connection, whatever a request says that this is but for its host: without one it would be
+/// a request to whoever is the server's first.
 pub fn strip(headers: &mut HeaderMap) {
-    for name in listed(headers) {
+    for name in listed(headers).iter().filter(|name| *name != "host") {
         if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
             headers.remove(name);
         }
@@ -142,6 +143,18 @@ mod tests {
             headers,
             map(&[("accept", "*/*"), ("authorization", "Bearer x")])
         );
+    }
+
+    /// No request loses its host by listing it.
+    #[test]
+    fn the_host_stays() {
+        let mut headers = map(&[
+            ("connection", "Host, x-mine"),
+            ("host", "a"),
+            ("x-mine", "1"),
+        ]);
+        strip(&mut headers);
+        assert_eq!(headers, map(&[("host", "a")]));
     }
 
     /// What some servers take for the real host, path or client goes.

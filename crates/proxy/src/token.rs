@@ -72,7 +72,8 @@ pub fn strip(headers: &mut HeaderMap) {
         let kept = text
             .split(';')
             .map(str::trim)
-            .filter(|pair| pair.split('=').next() != Some(COOKIE_NAME));
+            // Some readers take blanks off names.
+            .filter(|pair| pair.split('=').next().map(str::trim) != Some(COOKIE_NAME));
         others.push(kept.collect::<Vec<_>>().join("; "));
     }
     headers.remove(COOKIE);

@@ -74,8 +74,11 @@ fn text(bytes: &[u8]) -> Kind {
         Some(end) => match word[end] {
             b' ' | b'\t' if plain && end <= MAX_METHOD => Kind::Http,
             b' ' | b'\t' => Kind::Malformed,
+            b'\r' if word.len() == end + 1 => Kind::More,
+            b'\n' => Kind::Other,
+            b'\r' if word[end + 1] == b'\n' => Kind::Other,
             // Readers that split at every kind of space see a request here.
-            byte if is_space(byte) && !b"\r\n".contains(&byte) => Kind::Malformed,
+            byte if is_space(byte) => Kind::Malformed,
             _ => Kind::Other,
         },
     }
@@ -114,6 +117,9 @@ mod tests {
             (b"SSH-2.0-OpenSSH", Kind::More),
             (b"SSH-", Kind::More),
             (b"\x00\x01", Kind::Other),
+            (b"QUIT\r", Kind::More),
+            (b"QUIT\r\n", Kind::Other),
+            (b"QUIT\n", Kind::Other),
             (b"*1\r\n$4\r\nPING\r\n", Kind::Other),
             (b"{\"id\": 1}", Kind::Other),
         ] {
@@ -138,6 +144,7 @@ mod tests {
             b" GET / HTTP/1.1\r\n",
             b"\x0bGET / HTTP/1.1\r\n",
             b"GET\x0b/ HTTP/1.1\r\n",
+            b"GET\r/ HTTP/1.1\r\n",
             b"GET\xa0/ HTTP/1.1\r\n",
             &[b'a'; 40],
             &[&[b'a'; 33][..], b" / HTTP/1.1\r\n"].concat(),
