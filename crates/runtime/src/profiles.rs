@@ -72,10 +72,12 @@ pub(crate) const MASKED: [&str; 18] = [
     "/sys/fs/btrfs",
 ];
 /// Read-only, in every profile.
-pub(crate) const READ_ONLY: [&str; 5] = [
+pub(crate) const READ_ONLY: [&str; 6] = [
     "/proc/bus",
     "/proc/fs",
     "/proc/irq",
+    // Whoever writes there has the kernel watch the machine for it.
+    "/proc/pressure",
     "/proc/sys",
     "/proc/sysrq-trigger",
 ];

@@ -8,7 +8,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::layout::V1;
-use super::{directory, field, has_processes, put};
+use super::{directory, field, has_processes, put, slot};
+
+/// The limit is the slot's; the kernel takes the count of a leaf up to it.
+const UNLIMITED: &str = "-1";
 
 /// Counters that the kernel cannot set back, as they were when the leaf was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +47,11 @@ impl Leaf {
     pub fn make(&self) -> io::Result<()> {
         directory(&self.v2)?;
         if let Some((v1, name)) = &self.v1 {
-            directory(&v1.memory.join(name))?;
+            let memory = v1.memory.join(name);
+            if !memory.exists() {
+                directory(&memory)?;
+                slot::limit_tcp(&memory, UNLIMITED)?;
+            }
             directory(&v1.cpuacct.join(name))?;
         }
         Ok(())

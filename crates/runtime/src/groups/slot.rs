@@ -9,6 +9,19 @@ use dsec_proto::runtime::Usage;
 
 const PERIOD_US: u64 = 100_000;
 
+/// What TCP may hold in its buffers beside the memory that is limited: such a part of that, but so much at least.
+const TCP_PART: u64 = 4;
+const TCP_LEAST: u64 = 16 << 20;
+
+/// Limits what TCP holds for a v1 group. The kernel counts it only for a group whose own limit was set, and apart.
+pub(super) fn limit_tcp(group: &Path, most: &str) -> io::Result<()> {
+    match put(&group.join("memory.kmem.tcp.limit_in_bytes"), most) {
+        // A kernel without such counts.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
 /// Limits of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -145,7 +158,8 @@ impl SlotGroups {
         if counts_swap {
             put(&both, &memory)?;
         }
-        Ok(())
+        let most = (limits.memory_bytes / TCP_PART).max(TCP_LEAST);
+        limit_tcp(&v1.memory, &most.to_string())
     }
 
     /// Kills all that is in the slot.
