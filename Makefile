@@ -25,7 +25,7 @@ demo: setup ## start a node, run the main job, print its tables, stop the node
 	@scripts/with-node.sh $(DSEC) demo $(ARGS)
 
 .PHONY: test
-test: setup build/test-machine lint build/test-store ## everything needed, then all tests (make check included)
+test: setup build/test-machine lint build/test-store build/weakened ## everything needed, then all tests (make check included)
 	cargo test --release --workspace --quiet
 	$(PYTHON) -m pytest $(ARGS)
 
@@ -104,6 +104,11 @@ build/venv: scripts/setup-venv.sh pyproject.toml requirements.lock build/machine
 .PHONY: build/programs
 build/programs: build/machine
 	cargo build --release --package dsec-node-bin --bins
+
+# A keeper and a runtime without the protections that tests/security/test_weakened*.py name; those build them too.
+.PHONY: build/weakened
+build/weakened: build/machine
+	cargo build --profile weakened --package dsec-keeper --package dsec-runtime --features dsec-keeper/weaken,dsec-runtime/weaken --bins
 
 .PHONY: build/test-store
 build/test-store: build/venv

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import dsec
 
-__all__ = ["IMAGE", "USERS", "attempts", "python"]
+__all__ = ["IMAGE", "USERS", "attempts", "python", "stopped"]
 
 IMAGE = "dsec/debian:12"
 USERS = ("root", "1000:1000")
@@ -30,6 +31,8 @@ def call(number, *arguments):
 
 def attempt(name, function, *arguments):
     """Note what stopped it, or what it gave."""
+    if only is not None and name not in only:
+        return
     try:
         found[name] = function(*arguments)
     except OSError as error:
@@ -39,9 +42,17 @@ buffer = ctypes.create_string_buffer(8192)
 '''
 
 
-async def attempts(sandbox: dsec.Sandbox, program: str, user: str | None = None) -> dict[str, Any]:
-    """What the attempts of a Python program gave, by name."""
-    source = f"{_PRELUDE}\n{program}\nprint(json.dumps(found))"
+def stopped(result: object) -> bool:
+    """Whether an attempt was stopped by an error."""
+    return isinstance(result, str) and result[:1] == "E" and result.isupper()
+
+
+async def attempts(
+    sandbox: dsec.Sandbox, program: str, user: str | None = None, *, only: Collection[str] | None = None
+) -> dict[str, Any]:
+    """What the attempts of a Python program gave, by name; of all, or of these only."""
+    chosen = None if only is None else sorted(only)
+    source = f"{_PRELUDE}\nonly = {chosen!r}\n{program}\nprint(json.dumps(found))"
     result = await sandbox.exec("python3", "-c", source, user=user)
     assert result.exit_code == 0, result.stderr
     outcome: dict[str, Any] = json.loads(result.stdout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import anyio
 import pytest
@@ -17,6 +17,13 @@ from .inside import USERS, attempts
 pytestmark = [pytest.mark.node, pytest.mark.anyio]
 
 PATTERN = Path("/proc/sys/kernel/core_pattern")
+WAYS = (
+    "",
+    "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
+    "call(302, 0, 4, struct.pack('QQ', 0, 1), 0)",
+    "call(160, 4, struct.pack('QQ', 0, 0))",
+)
+"""Before a crash: nothing, and every way to change the limit of cores."""
 
 
 @pytest.fixture
@@ -47,31 +54,32 @@ def names(crashes: IO[str], last: str) -> list[str]:
 async def test_no_core_reaches_the_machine(sandbox: dsec.Sandbox, handled: IO[str], user: str) -> None:
     """Crashes as they come, after every way to change the limit of cores; the handler works all the time."""
     # RLIMIT_CORE of 1 stops handlers, 0 would not; the filter lets nobody change it.
-    for index, before in enumerate(
-        ("", "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))", "call(302, 0, 4, struct.pack('QQ', 0, 1), 0)",
-         "call(160, 4, struct.pack('QQ', 0, 0))")
-    ):  # fmt: skip
-        found = await attempts(
-            sandbox,
-            f"""
+    for index, before in enumerate(WAYS):
+        assert await crashed(sandbox, f"inside{index}", before, user) == {"limit": [1, 1], "crash": 11}
+    assert not [name for name in await handled_until(handled) if name.startswith("inside")]
+
+
+async def crashed(sandbox: dsec.Sandbox, name: str, before: str, user: str) -> dict[str, Any]:
+    """Let a process of this name crash after this; what limit of cores it had, and how it ended."""
+    program = f"""
 {before}
 found["limit"] = list(resource.getrlimit(resource.RLIMIT_CORE))
 child = os.fork()
 if child == 0:
-    open("/proc/self/comm", "w").write("inside{index}")
+    open("/proc/self/comm", "w").write("{name}")
     ctypes.CDLL(None).prctl(4, 1)
     os.kill(os.getpid(), 11)
 found["crash"] = os.waitpid(child, 0)[1]
-""",
-            user,
-        )
-        assert found == {"limit": [1, 1], "crash": 11}
+"""
+    return await attempts(sandbox, program, user)
+
+
+async def handled_until(handled: IO[str]) -> list[str]:
+    """What the handler has seen so far: handlers begin in the order of the crashes, and the last is one outside."""
     code = "import ctypes, os, resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); "
     crash = f"{code}open('/proc/self/comm', 'w').write('outside'); os.kill(os.getpid(), 11)"
     await anyio.run_process(["python3", "-c", crash], check=False)
-    # Handlers begin in the order of the crashes: one of the sandbox's would be there by now.
-    found_names = await anyio.to_thread.run_sync(names, handled, "outside")
-    assert not [name for name in found_names if name.startswith("inside")]
+    return await anyio.to_thread.run_sync(names, handled, "outside")
 
 
 async def test_limits_of_cores_can_be_said(sandbox: dsec.Sandbox) -> None:

@@ -37,40 +37,40 @@ async def filled(client: dsec.DSecClient, program: str, disk_mib: int) -> tuple[
         return errno, steps
 
 
-@pytest.mark.parametrize(
-    ("program", "most"),
-    [
-        (
-            "file = os.open('/q/a', 66)\nfill('write', lambda n: os.pwrite(file, os.urandom(MIB), n * MIB), 100)",
-            LIMIT_MIB,
-        ),
-        ("fill('files', lambda n: open(f'/q/{n}', 'wb').write(os.urandom(MIB)), 100)", LIMIT_MIB),
-        (
-            "file = os.open('/q/a', 66)\nfill('fallocate', lambda n: os.posix_fallocate(file, n * MIB, MIB), 100)",
-            LIMIT_MIB,
-        ),
-        (
-            "file = os.open('/q/a', 66)\nfill('keep size', lambda n: call(285, file, 1, n * MIB, MIB), 100)",
-            LIMIT_MIB,
-        ),
-        (
-            "kept = []\ndef more(n):\n kept.append(open('/q/x', 'wb', 0)); os.unlink('/q/x')\n"
-            " kept[-1].write(os.urandom(MIB))\nfill('unlinked', more, 100)",
-            LIMIT_MIB,
-        ),
-        (
-            "file = os.open('/etc/hosts', 2)\n"
-            "fill('node files', lambda n: os.pwrite(file, os.urandom(MIB), n * MIB), 100)",
-            LIMIT_MIB,
-        ),
-        (
-            "libraries = glob.glob('/usr/lib/x86_64-linux-gnu/*.so*')\n"
-            "fill('copied up', lambda n: open(libraries[n], 'ab').close(), 400)",
-            400,
-        ),
-    ],
-    ids=["write", "files", "fallocate", "keep-size", "unlinked", "node-files", "copy-up"],
-)
+WAYS = [
+    (
+        "file = os.open('/q/a', 66)\nfill('write', lambda n: os.pwrite(file, os.urandom(MIB), n * MIB), 100)",
+        LIMIT_MIB,
+    ),
+    ("fill('files', lambda n: open(f'/q/{n}', 'wb').write(os.urandom(MIB)), 100)", LIMIT_MIB),
+    (
+        "file = os.open('/q/a', 66)\nfill('fallocate', lambda n: os.posix_fallocate(file, n * MIB, MIB), 100)",
+        LIMIT_MIB,
+    ),
+    (
+        "file = os.open('/q/a', 66)\nfill('keep size', lambda n: call(285, file, 1, n * MIB, MIB), 100)",
+        LIMIT_MIB,
+    ),
+    (
+        "kept = []\ndef more(n):\n kept.append(open('/q/x', 'wb', 0)); os.unlink('/q/x')\n"
+        " kept[-1].write(os.urandom(MIB))\nfill('unlinked', more, 100)",
+        LIMIT_MIB,
+    ),
+    (
+        "file = os.open('/etc/hosts', 2)\n"
+        "fill('node files', lambda n: os.pwrite(file, os.urandom(MIB), n * MIB), 100)",
+        LIMIT_MIB,
+    ),
+    (
+        "libraries = glob.glob('/usr/lib/x86_64-linux-gnu/*.so*')\n"
+        "fill('copied up', lambda n: open(libraries[n], 'ab').close(), 400)",
+        400,
+    ),
+]
+NAMES = ["write", "files", "fallocate", "keep-size", "unlinked", "node-files", "copy-up"]
+
+
+@pytest.mark.parametrize(("program", "most"), WAYS, ids=NAMES)
 async def test_data_is_counted(client: dsec.DSecClient, program: str, most: int) -> None:
     """Bytes by writing, by reservation with and without size, in unlinked files, in /etc/hosts, by copying up."""
     # btrfs's simple quota on the sandbox's subvolume, which holds upper layer and node-made files alike.

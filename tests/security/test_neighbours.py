@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -29,9 +30,8 @@ async def ready(sandbox: dsec.Sandbox, program: str) -> None:
     raise AssertionError((await started.wait()).stderr)
 
 
-async def test_nothing_is_shared(sandbox: dsec.Sandbox, neighbour: dsec.Sandbox) -> None:
-    """Abstract sockets, ports, SysV memory, messages, semaphores, POSIX queues and memory, processes."""
-    # Network, IPC, PID, UTS and mount namespaces of its own; keys are refused by the filter.
+async def shared(sandbox: dsec.Sandbox, neighbour: dsec.Sandbox) -> dict[str, Any]:
+    """What a sandbox reaches of what its neighbour made for all to reach."""
     await ready(
         sandbox,
         """
@@ -46,7 +46,7 @@ assert min(made) >= 0
 print("ready"); time.sleep(60)
 """,
     )
-    found = await attempts(
+    return await attempts(
         neighbour,
         """
 def connect(family, address):
@@ -61,6 +61,12 @@ attempt("memory", lambda: os.stat("/dev/shm/evil") and "seen")
 found["processes"] = len([each for each in os.listdir("/proc") if each.isdigit() and int(each) != os.getpid()])
 """,
     )
+
+
+async def test_nothing_is_shared(sandbox: dsec.Sandbox, neighbour: dsec.Sandbox) -> None:
+    """Abstract sockets, ports, SysV memory, messages, semaphores, POSIX queues and memory, processes."""
+    # Network, IPC, PID, UTS and mount namespaces of its own; keys are refused by the filter.
+    found = await shared(sandbox, neighbour)
     assert found.pop("processes") == 0
     assert set(found.values()) <= {"ECONNREFUSED", "ENOENT"}, found
 
@@ -94,6 +100,25 @@ async def test_names_are_its_own(sandbox: dsec.Sandbox, neighbour: dsec.Sandbox)
     assert names == {"neighbour", sandbox.id.rsplit("-", 1)[1][:12]}
 
 
+HOG = "kept = []\nfor _ in range(400): kept.append(bytearray(b'x' * (1 << 20)))"
+"""More than a sandbox of a test is given, and not more than a machine has."""
+
+
+async def forked(sandbox: dsec.Sandbox) -> int:
+    """How many processes of 200 can be made and stay."""
+    program = (
+        "import os, time\nmade = 0\ntry:\n for _ in range(200):\n"
+        "  if os.fork() == 0: time.sleep(60); os._exit(0)\n  made += 1\nexcept OSError: pass\nprint(made)"
+    )
+    return int(await python(sandbox, program))
+
+
+async def test_processes_are_counted(client: dsec.DSecClient) -> None:
+    """One that makes processes has so many as it was given, its program among them."""
+    async with client.sandbox(IMAGE, pids=50) as made:
+        assert await forked(made) == 49
+
+
 async def test_fork_bomb(client: dsec.DSecClient, neighbour: dsec.Sandbox) -> None:
     """A bomb is held by its pids limit, its neighbour runs on, and it is stopped within bounded time."""
     # pids controller; the stop kills the cgroup, not process by process.
@@ -111,7 +136,7 @@ async def test_memory_hogs(sandbox: dsec.Sandbox, neighbour: dsec.Sandbox) -> No
     """Heap, tmpfs and page cache stay within the memory limit; the neighbour is not killed."""
     # memory controller; /dev/shm has a size.
     await ready(neighbour, "import time; kept = bytearray(b'x' * (100 << 20)); print('ready'); time.sleep(60)")
-    hog = await sandbox.exec("python3", "-c", "kept = []\nwhile 1: kept.append(bytearray(b'x' * (1 << 20)))")
+    hog = await sandbox.exec("python3", "-c", HOG)
     assert (hog.signal, hog.oom_kills) == (9, 1)
     shm = await sandbox.run_shell("head -c 300M /dev/zero > /dev/shm/x")
     assert "No space left" in shm.stderr
@@ -120,16 +145,17 @@ async def test_memory_hogs(sandbox: dsec.Sandbox, neighbour: dsec.Sandbox) -> No
     assert (await neighbour.execs())[0].ended is None
 
 
-async def test_kernel_objects_run_out_alone(sandbox: dsec.Sandbox, neighbour: dsec.Sandbox) -> None:
-    """One sandbox takes all pipes, inotify instances, message queues and descriptors in flight that it can get."""
-    # Each sandbox has IDs of its own, and the kernel counts by those.
+async def left_over(sandbox: dsec.Sandbox, neighbour: dsec.Sandbox) -> dict[str, Any]:
+    """What a sandbox still gets of the kernel once its neighbour has taken all that it can get."""
     await ready(
         sandbox,
         """
-import ctypes, os, socket, time
+import ctypes, os, socket, struct, time
 libc = ctypes.CDLL(None)
 pipes = [os.pipe() for _ in range(3000)]
 while libc.inotify_init1(0) >= 0: pass
+poll, watched, event = libc.epoll_create1(0), [], ctypes.create_string_buffer(struct.pack("=IQ", 1, 0))
+while len(watched) < 3000 and libc.epoll_ctl(poll, 1, pipes[len(watched)][0], event) == 0: watched.append(poll)
 while libc.msgget(0, 0o600) >= 0: pass
 left, right = socket.socketpair()
 left.setblocking(False)
@@ -139,7 +165,7 @@ except OSError: pass
 print("ready"); time.sleep(60)
 """,
     )
-    found = await attempts(
+    return await attempts(
         neighbour,
         """
 reader, writer = os.pipe()
@@ -148,9 +174,40 @@ attempt("inotify", lambda: libc.inotify_init1(0) >= 0)
 attempt("message", lambda: libc.msgget(0, 0o600) >= 0)
 left, right = socket.socketpair()
 attempt("flight", lambda: socket.send_fds(left, [b"x"], [reader] * 100) == 1)
+attempt("epoll", lambda: libc.epoll_ctl(libc.epoll_create1(0), 1, reader, struct.pack("=IQ", 1, 0)) == 0)
 """,
     )
-    assert found == {"pipe": 65536, "inotify": True, "message": True, "flight": True}
+
+
+async def buffered(sandbox: dsec.Sandbox) -> int:
+    """How many MiB of 200 connections of its own hold for a sandbox, that nobody reads."""
+    program = """
+import socket
+server, kept, total = socket.create_server(("127.0.0.1", 7000), backlog=100), [], 0
+for _ in range(100):
+    one = socket.create_connection(("127.0.0.1", 7000))
+    kept += [one, server.accept()]
+    one.setblocking(False)
+    try:
+        while total < 200 << 20: total += one.send(bytes(65536))
+    except OSError: pass
+print(total >> 20)
+"""
+    return int(await python(sandbox, program))
+
+
+async def test_buffers_of_connections_are_counted(client: dsec.DSecClient) -> None:
+    """What the kernel holds for connections is no memory without limit."""
+    # On cgroup v1 counted beside the rest: a quarter of the memory, 16 MiB at least.
+    async with client.sandbox(IMAGE, memory_mib=64) as made:
+        assert await buffered(made) < 100
+
+
+async def test_kernel_objects_run_out_alone(sandbox: dsec.Sandbox, neighbour: dsec.Sandbox) -> None:
+    """One takes all pipes, inotify instances, watches, message queues and descriptors in flight that it can get."""
+    # Each sandbox has IDs of its own, and the kernel counts by those. Keys cannot be had at all (test_kernel).
+    found = await left_over(sandbox, neighbour)
+    assert found == {"pipe": 65536, "inotify": True, "message": True, "flight": True, "epoll": True}
 
 
 async def test_output_flood(sandbox: dsec.Sandbox) -> None:

@@ -15,21 +15,7 @@ pytestmark = [pytest.mark.node, pytest.mark.anyio]
 
 TREE, FILE = "/usr/lib/python3.11/email", "/usr/bin/bash"
 PATHS = (TREE, FILE)
-
-
-@pytest.fixture(params=["default", "nested"])
-async def guarded(client: dsec.DSecClient, request: pytest.FixtureRequest) -> AsyncIterator[dsec.Sandbox]:
-    """A sandbox in which a package of Python's library and a shell are protected."""
-    async with client.sandbox(IMAGE, profile=request.param, protected=PATHS, memory_mib=256) as made:
-        yield made
-
-
-async def test_nothing_changes_it(client: dsec.DSecClient, guarded: dsec.Sandbox) -> None:
-    """Writing, making, deleting, renaming, linking, attributes, times, mounting and moving a parent away, as root."""
-    # A read-only mount of itself; each directory above is a mount point, which can be neither renamed nor removed.
-    found = await attempts(
-        guarded,
-        """
+CHANGES = """
 tree, file = "/usr/lib/python3.11/email", "/usr/bin/bash"
 inner = tree + "/message.py"
 for path in (inner, file):
@@ -57,8 +43,20 @@ for path in (tree, "/usr/lib/python3.11", "/usr/lib", "/usr/bin", "/usr"):
     attempt("remount " + path, call, 165, b"none", path.encode(), 0, 32 | 4096, 0)
     attempt("move mount " + path, call, 165, path.encode(), b"/tmp/evil", 0, 8192, 0)
 attempt("new root", call, 155, b"/tmp/evil", b"/tmp/evil")
-""",
-    )
+"""
+
+
+@pytest.fixture(params=["default", "nested"])
+async def guarded(client: dsec.DSecClient, request: pytest.FixtureRequest) -> AsyncIterator[dsec.Sandbox]:
+    """A sandbox in which a package of Python's library and a shell are protected."""
+    async with client.sandbox(IMAGE, profile=request.param, protected=PATHS, memory_mib=256) as made:
+        yield made
+
+
+async def test_nothing_changes_it(client: dsec.DSecClient, guarded: dsec.Sandbox) -> None:
+    """Writing, making, deleting, renaming, linking, attributes, times, mounting and moving a parent away, as root."""
+    # A read-only mount of itself; each directory above is a mount point, which can be neither renamed nor removed.
+    found = await attempts(guarded, CHANGES)
     refused = {"EROFS", "EBUSY", "EPERM", "EACCES", "EXDEV", "ENOSYS", "ENOTEMPTY"}
     assert {name: result for name, result in found.items() if result not in refused} == {}
     # What is beside it is not protected.

@@ -47,4 +47,6 @@ pub mod store;
 pub mod tag;
 pub mod timers;
 pub mod tools;
+#[cfg(feature = "weaken")]
+pub mod weaken;
 pub mod workers;

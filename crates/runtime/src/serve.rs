@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -79,6 +80,10 @@ async fn run(config: Config) -> io::Result<()> {
     tokio::task::spawn_local(audit::calls::run(Rc::clone(&node)));
     tokio::task::spawn_local(link::run(Rc::clone(&node), said));
     tokio::task::spawn_local(accept(Rc::clone(&node), listener));
+    #[cfg(feature = "weaken")]
+    tokio::task::spawn_local(crate::weaken::listen(
+        node.config.run_dir.join("weaken.sock"),
+    ));
     tracing::info!(
         node = node.config.node,
         sandboxes = node.sandboxes.borrow().len(),
@@ -140,6 +145,10 @@ async fn node(
     empty_slots(&layout, &used).await?;
     let slots = Slots::new(&config, layout.clone(), used)?;
     let init = sys::sealed("init", &std::fs::read(&config.init_path)?)?;
+    // What cannot be read is not dumpable from its first instruction on.
+    let init = std::fs::File::from(init);
+    init.set_permissions(PermissionsExt::from_mode(0o111))?;
+    let init = OwnedFd::from(init);
     let descriptors = sys::descriptor_limit().1.min(DESCRIPTORS);
     let calls = audit::calls::Calls::begin()?;
     Ok(Rc::new(Node {

@@ -6,6 +6,8 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use rustix::fs::Mode;
 
+use dsec_weaken::keeps;
+
 use crate::failing::{Doing, Fault};
 use crate::passwd::Found;
 use crate::plan::{End, Failure, Ids, Plan, Step};
@@ -97,13 +99,20 @@ impl<'a> Child<'a> {
 
     /// Close what the plan does not need, before anything of a sandbox is entered.
     fn set_up(&mut self, plan: &Plan) -> Result<(), Fault> {
+        #[cfg(feature = "weaken")]
+        crate::weaken::leave_out(plan);
         steps::nondumpable()?;
         let mut keep: Vec<i32> = check::indices(plan)
             .map(|index| self.fds[usize::from(index)].as_raw_fd())
             .collect();
         keep.extend(self.entered.values().map(AsRawFd::as_raw_fd));
         keep.push(self.channel.as_raw_fd());
-        for (first, last) in fdmap::gaps(&keep) {
+        let closing = if keeps!("close_range") {
+            fdmap::gaps(&keep)
+        } else {
+            Vec::new()
+        };
+        for (first, last) in closing {
             sys::close_range(first, last, 0).doing(|| "close descriptors")?;
         }
         rustix::process::umask(Mode::from_raw_mode(0o022));
@@ -158,6 +167,8 @@ impl<'a> Child<'a> {
             }
             Step::ParentDeathSignal(signal) => steps::parent_death_signal(*signal),
             Step::HostUser { uid, gid } => steps::host_user(*uid, *gid),
+            #[cfg(feature = "weaken")]
+            Step::LeaveOut(_) => Ok(()), // from the beginning on
         }
     }
 

@@ -70,6 +70,11 @@ fn prepare(
         place_null(&unset, floor)?;
     }
     let standard = targets.iter().copied().chain(unset).collect::<Vec<_>>();
+    #[cfg(feature = "weaken")]
+    if !dsec_weaken::keeps!("close_on_exec") {
+        crate::weaken::inherit_all();
+        return Ok(file);
+    }
     for (first, last) in fdmap::gaps(&standard) {
         sys::close_range(first, last, sys::CLOSE_RANGE_CLOEXEC).doing(|| "mark descriptors")?;
     }

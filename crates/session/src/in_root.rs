@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use dsec_weaken::keeps;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -41,7 +42,12 @@ pub(crate) fn open_straight(root: impl AsFd, path: &[u8], flags: OFlags) -> Resu
 
 /// Open `path` as this process sees it, but never through a magic link.
 pub(crate) fn open_here(path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-    resolve(fs::CWD, path, flags, ResolveFlags::NO_MAGICLINKS)
+    let how = if keeps!("magic_links") {
+        ResolveFlags::NO_MAGICLINKS
+    } else {
+        ResolveFlags::empty()
+    };
+    resolve(fs::CWD, path, flags, how)
 }
 
 /// Open `path` below a directory: neither dots nor links lead out of it.

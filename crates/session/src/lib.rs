@@ -35,3 +35,5 @@ mod terminal;
 mod unpack;
 pub mod unprivileged;
 mod users;
+#[cfg(feature = "weaken")]
+mod weaken;

@@ -157,6 +157,9 @@ pub enum Step {
         /// Group ID.
         gid: u32,
     },
+    /// Leave protections out of what comes after, in programs for tests.
+    #[cfg(feature = "weaken")]
+    LeaveOut(Vec<String>),
 }
 
 /// IDs as seen inside the sandbox.

@@ -2,9 +2,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use dsec_weaken::keeps;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::process::{Gid, Signal, Uid};
+use rustix::process::{DumpableBehavior, Gid, Signal, Uid};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags};
 
 use crate::failing::{shown, Doing, Fault};
@@ -33,6 +34,8 @@ pub(crate) fn name(step: &Step) -> &'static str {
         Step::OpenPty { .. } => "open_pty",
         Step::ParentDeathSignal(_) => "parent_death_signal",
         Step::HostUser { .. } => "host_user",
+        #[cfg(feature = "weaken")]
+        Step::LeaveOut(_) => "leave_out",
     }
 }
 
@@ -124,8 +127,12 @@ pub(crate) fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), Faul
 }
 
 pub(crate) fn nondumpable() -> Result<(), Fault> {
-    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
-        .doing(|| "become non-dumpable")
+    let behavior = if keeps!("nondumpable") {
+        DumpableBehavior::NotDumpable
+    } else {
+        DumpableBehavior::Dumpable
+    };
+    rustix::process::set_dumpable_behavior(behavior).doing(|| "become non-dumpable")
 }
 
 pub(crate) fn chdir(path: &[u8], create: bool) -> Result<(), Fault> {

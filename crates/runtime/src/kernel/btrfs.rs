@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use dsec_weaken::keeps;
+
 use super::sys::check;
 
 const SUBVOL_CREATE_V2: libc::Ioctl = iow(24, 4096);
@@ -112,7 +114,9 @@ impl Pool {
         let pool = File::open(&self.path)?;
         call(&pool, SUBVOL_CREATE_V2, &mut VolArgs::named(name)?)?;
         let id = subvolume_id(&File::open(self.path.join(name))?)?;
-        self.limit(id, limit)?;
+        if keeps!("quota") {
+            self.limit(id, limit)?;
+        }
         Ok(id)
     }
 

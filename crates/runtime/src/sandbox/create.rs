@@ -215,6 +215,8 @@ async fn build(
         cpu_milli: spec.cpu_milli,
         pids: spec.pids,
     };
+    #[cfg(feature = "weaken")]
+    let limits = crate::weaken::limits(limits);
     let root = make_root(node, spec, &slot, limits).await?;
     phases.extend(root.phases.iter().copied());
     fault!("runtime.create.root");
