@@ -51,7 +51,8 @@ bench-environments: setup build/test-store ## measure layers on demand beside wh
 
 .PHONY: fuzz
 fuzz: build/venv ## readers of foreign bytes, each for FUZZ_SECONDS (60), and FUZZ_EXAMPLES (20,000) of each kind of request; ends at the first defect
-	$(PYTHON) -m tests.fuzz --seconds $${FUZZ_SECONDS:-60} $(ARGS)
+	@mkdir -p build/fuzz
+	$(PYTHON) -m tests.fuzz --seconds $${FUZZ_SECONDS:-60} --out build/fuzz/outcomes.jsonl $(ARGS)
 	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-20000} $(PYTHON) -m pytest -q tests/unit/apiserver/test_fuzz.py
 
 .PHONY: audit

@@ -1,25 +1,21 @@
-"""Fuzz Python's readers with atheris, each for some seconds: ``python -m tests.fuzz [--seconds N] [TARGET …]``.
+"""Fuzz every reader, each for some seconds: ``python -m tests.fuzz [--seconds N] [--out FILE] [LANGUAGE:TARGET …]``.
 
-Each target is a process of its own. What it executed and reached is printed as one JSON line; a defect ends the run,
-with the input that shows it in ``build/fuzz``.
+Each target is a process of its own. What it executed and reached is one JSON line; the first defect ends the run,
+with the input that shows it in ``build/fuzz``. Without the tools for a language it says what is missing, and fails.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import re
-import subprocess
+import contextlib
+import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-_BUILD = Path(__file__).parents[2] / "build" / "fuzz"
-
-
-def _names() -> list[str]:
-    from tests.fuzz.readers import TARGETS
-
-    return list(TARGETS)
+import msgspec
+from tests.fuzz import rust
+from tests.fuzz.running import run
 
 
 def _one(name: str, arguments: list[str]) -> None:
@@ -35,53 +31,52 @@ def _one(name: str, arguments: list[str]) -> None:
     atheris.Fuzz()
 
 
-def _run(name: str, seconds: int) -> bool:
-    from tests.fuzz.readers import CORPUS
+def _python_names() -> list[str]:
+    from tests.fuzz.readers import TARGETS
 
-    found = _BUILD / name
-    found.mkdir(parents=True, exist_ok=True)
-    options = [
-        f"-max_total_time={seconds}", "-rss_limit_mb=1024", "-timeout=20", "-print_final_stats=1",
-        f"-artifact_prefix={found}-", str(found), str(CORPUS / name),
-    ]  # fmt: skip
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", "--one", name, "--", *options], stderr=subprocess.PIPE, text=True
-    )
-    executed = re.search(r"number_of_executed_units: (\d+)", ran.stderr)
-    reached = re.findall(r" cov: (\d+)", ran.stderr)
-    told = {
-        "target": f"python:{name}",
-        "seconds": seconds,
-        "executions": int(executed[1]) if executed else None,
-        "coverage": int(reached[-1]) if reached else None,
-        "defects": int(ran.returncode != 0),
-    }
-    print(json.dumps(told), flush=True)
-    if ran.returncode != 0:
-        print(ran.stderr[-6000:], file=sys.stderr)
-    return ran.returncode == 0
+    return list(TARGETS)
+
+
+def _missing(languages: set[str]) -> Iterator[str]:
+    if "rust" in languages:
+        yield from rust.missing()
+    if "python" in languages and importlib.util.find_spec("atheris") is None:
+        yield f"atheris ({sys.executable} -m pip install atheris)"
 
 
 def main() -> int:
-    """Run what the command line says; 1 if there is a defect."""
+    """Run what the command line says; 1 when there is a defect, or when something is missing."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    parser.add_argument("--out", type=Path, help="where the lines are kept as well")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("targets", nargs="*")
+    parser.add_argument("targets", nargs="*", help="rust:NAME, python:NAME; all of them unless said")
     arguments = parser.parse_args()
     if arguments.one:
         _one(arguments.one, arguments.targets)
         return 0
-    try:
-        import atheris  # noqa: F401
-    except ImportError:
-        print(
-            f"Python's readers are not fuzzed: atheris is missing (pip install atheris, for {sys.executable}).",
-            file=sys.stderr,
-        )
+    every = [("rust", name) for name in rust.names()] + [("python", name) for name in _python_names()]
+    if unknown := set(arguments.targets) - {":".join(each) for each in every}:
+        parser.error(f"no targets: {', '.join(sorted(unknown))}")
+    wanted = [each for each in every if not arguments.targets or ":".join(each) in arguments.targets]
+    languages = {language for language, _ in wanted}
+    if lacks := list(_missing(languages)):
+        print(f"nothing is fuzzed, for this is missing: {'; '.join(lacks)}.", file=sys.stderr)
         return 1
-    passed = [_run(name, arguments.seconds) for name in arguments.targets or _names()]
-    return 0 if all(passed) else 1
+    program = rust.build() if "rust" in languages else []
+    with contextlib.ExitStack() as stack:
+        out = stack.enter_context(arguments.out.open("a")) if arguments.out else None
+        for language, name in wanted:
+            python = [sys.executable, "-m", "tests.fuzz", "--one", name, "--"]
+            command = program if language == "rust" else python
+            outcome = run(language, name, command, arguments.seconds, {"DSEC_FUZZ_TARGET": name})
+            line = msgspec.json.encode(outcome).decode()
+            print(line, flush=True)
+            if out is not None:
+                print(line, file=out, flush=True)
+            if outcome.defects:
+                return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ mod file_op;
 mod file_plan;
 mod file_target;
 mod file_watch;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod home;
 mod in_root;
 pub mod launch;

@@ -372,7 +372,7 @@ fn outside(errno: Errno) -> Fault {
 }
 
 /// A member's name below the target: without slashes at its ends and dots; empty for the target itself.
-fn relative(name: &[u8]) -> Result<Vec<u8>, Fault> {
+pub(crate) fn relative(name: &[u8]) -> Result<Vec<u8>, Fault> {
     let mut parts = Vec::new();
     for part in name.split(|byte| *byte == b'/') {
         match part {

@@ -71,8 +71,9 @@ fn text(bytes: &[u8]) -> Kind {
         None if word.len() > MAX_METHOD => Kind::Malformed,
         None => Kind::More,
         Some(0) => Kind::Other,
+        Some(end) if end > MAX_METHOD => Kind::Malformed,
         Some(end) => match word[end] {
-            b' ' | b'\t' if plain && end <= MAX_METHOD => Kind::Http,
+            b' ' | b'\t' if plain => Kind::Http,
             b' ' | b'\t' => Kind::Malformed,
             b'\r' if word.len() == end + 1 => Kind::More,
             b'\n' => Kind::Other,

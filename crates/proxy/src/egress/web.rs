@@ -10,21 +10,21 @@ use std::task::{Context, Poll};
 use dsec_proto::egress::Reason;
 use dsec_proto::error::WireError;
 use hyper::body::Incoming;
-use hyper::header::{HeaderValue, HOST};
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, Uri};
+use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::asked;
 use super::connection::{agree, reach};
 use super::policy::name_of;
 use super::sandbox::{Open, Outward};
+use crate::answer;
 use crate::body::{Body, Meter};
 use crate::connect::Stream;
 use crate::forward::{forward, Passage, Road};
 use crate::serve::http;
-use crate::{answer, headers};
 
 /// A connection of which some bytes have been read already.
 struct Begun {
@@ -136,9 +136,7 @@ impl Web<'_> {
 
     async fn pass(&self, mut request: Request<Incoming>) -> Result<Response<Body>, WireError> {
         let outward = self.outward;
-        headers::check_framing(request.version(), request.headers())
-            .map_err(|why| self.malformed(why))?;
-        let asked = self.host(&mut request)?;
+        let asked = asked::read(&mut request).map_err(|why| self.malformed(why))?;
         let name = self.checked(&asked).await?;
         if outward.is_used_up() {
             return Err(self.refused(
@@ -149,7 +147,6 @@ impl Web<'_> {
             ));
         }
         self.open.passes(name.as_deref(), self.to);
-        headers::undisguise(request.headers_mut());
         let broken = |why: String| {
             self.refused(
                 Reason::Unreachable,
@@ -179,36 +176,9 @@ impl Web<'_> {
         forward(&self.road, host, request, passage, dial, broken).await
     }
 
-    /// The host that a request names, once and without doubt. The target keeps its path alone.
-    fn host(&self, request: &mut Request<Incoming>) -> Result<String, WireError> {
-        if request.method() == Method::CONNECT {
-            return Err(self.malformed("there is no way through a proxy here"));
-        }
-        let mut given = request.headers().get_all(HOST).iter();
-        let host = match (given.next(), given.next()) {
-            (Some(host), None) => host.to_str().ok().map(str::to_owned),
-            _ => None,
-        };
-        let host = host.ok_or_else(|| self.malformed("a request names its host once"))?;
-        let uri = request.uri().clone();
-        if let Some(authority) = uri.authority() {
-            let same = authority.as_str().eq_ignore_ascii_case(&host);
-            if !same || uri.scheme_str() != Some("http") {
-                return Err(self.malformed("the target and the host are not the same"));
-            }
-            let path = uri.path_and_query().map_or("/", |path| path.as_str());
-            let target = path.parse::<Uri>();
-            *request.uri_mut() = target.map_err(|_| self.malformed("the target is none"))?;
-        }
-        let value = HeaderValue::from_str(&host);
-        let value = value.map_err(|_| self.malformed("the host is none"))?;
-        request.headers_mut().insert(HOST, value);
-        Ok(host)
-    }
-
     /// The name of a host that may be reached at the address that was dialled; none where that is an address itself.
     async fn checked(&self, host: &str) -> Result<Option<String>, WireError> {
-        let (text, port) = split(host);
+        let (text, port) = asked::split(host);
         if port.is_some_and(|port| port != self.to.port().to_string()) {
             return Err(self.denied(Reason::NamesDisagree, None, host));
         }
@@ -240,31 +210,5 @@ impl Web<'_> {
         self.refused(reason, name, "denied", what).remedy(
             "sandbox.events() and `dsec events ID` say why; the policy is the create's network=",
         )
-    }
-}
-
-/// Host and port of an authority.
-fn split(host: &str) -> (&str, Option<&str>) {
-    if host.ends_with(']') {
-        return (host, None);
-    }
-    match host.rsplit_once(':') {
-        Some((name, port)) if !name.contains(':') || name.ends_with(']') => (name, Some(port)),
-        _ => (host, None),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::split;
-
-    /// A port is told apart from an address of IPv6.
-    #[test]
-    fn authorities() {
-        assert_eq!(split("a.test"), ("a.test", None));
-        assert_eq!(split("a.test:80"), ("a.test", Some("80")));
-        assert_eq!(split("[2001:db8::1]:80"), ("[2001:db8::1]", Some("80")));
-        assert_eq!(split("[2001:db8::1]"), ("[2001:db8::1]", None));
-        assert_eq!(split("a.test:"), ("a.test", Some("")));
     }
 }
