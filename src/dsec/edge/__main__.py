@@ -11,33 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-import structlog
 import uvicorn
 import uvloop
 
 from dsec.edge import faults
 from dsec.edge.app import Edge
 from dsec.edge.confined import give_up_root
+from dsec.edge.log import configure_log
 from dsec.images import Images, ImagesConfig, Tools
 from dsec.node.config import NodeConfig, load_config
 
 __all__ = ["main"]
 
 _LISTEN_FD = 3
-
-
-def _configure_log() -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.StackInfoRenderer(),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
 
 
 def images_of(config: NodeConfig, in_use: Callable[[str], bool], tools: Tools) -> Images:
@@ -110,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="dsec.edge", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="the node's config.json")
     config = load_config(parser.parse_args().config)
-    _configure_log()
+    configure_log(sys.stderr)
     if config.fault_points:
         faults.turn_on(config.paths.faults)
     listener = socket.socket(fileno=_LISTEN_FD)

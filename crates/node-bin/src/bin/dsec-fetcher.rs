@@ -10,6 +10,7 @@ fn main() -> ExitCode {
         ["serve", "--uid", uid, "--config", config] => match uid.parse::<u32>() {
             Ok(uid) if uid > 0 && uid < u32::MAX => {
                 tracing_subscriber::fmt()
+                    .log_internal_errors(false)
                     .json()
                     .with_writer(std::io::stderr)
                     .init();

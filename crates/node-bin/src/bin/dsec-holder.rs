@@ -13,6 +13,7 @@ fn main() -> ExitCode {
     let outcome = match arguments {
         ["serve", "--keeper", keeper, "--fetcher", fetcher] => {
             tracing_subscriber::fmt()
+                .log_internal_errors(false)
                 .json()
                 .with_writer(std::io::stderr)
                 .init();

@@ -9,6 +9,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.as_slice() {
         ["serve", "--config", file] => {
             tracing_subscriber::fmt()
+                .log_internal_errors(false)
                 .json()
                 .with_writer(std::io::stderr)
                 .init();

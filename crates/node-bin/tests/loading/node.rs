@@ -34,6 +34,11 @@ impl Node {
 
     /// With stores that are asked in this order; layers are published to `store`.
     pub fn with_stores(stores: &[&str], patience_s: u64) -> Self {
+        Self::with_logs(stores, patience_s, None)
+    }
+
+    /// With parts that all log to one file, not to one of theirs in its directory.
+    pub fn with_logs(stores: &[&str], patience_s: u64, log: Option<&str>) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = PathBuf::from(format!("/tmp/dsec-load{}x{number}", std::process::id()));
@@ -49,7 +54,8 @@ impl Node {
         fs::write(dir.join("fetcher.json"), config.to_string()).expect("written");
         let service = |name: &str, argv: Vec<String>| {
             json!({
-                "name": name, "argv": argv, "env": [["PATH", "/usr/bin:/bin"]], "log": at(&format!("{name}.log")),
+                "name": name, "argv": argv, "env": [["PATH", "/usr/bin:/bin"]],
+                "log": log.map_or_else(|| at(&format!("{name}.log")), str::to_owned),
                 "listen": [{"unix": {"path": at(&format!("run/{name}.sock")), "mode": 0o600}}], "cgroups": [],
             })
         };

@@ -50,6 +50,24 @@ fn away_for_too_long() {
     Readers::start(open(&mount), vec![(0, 4096), (4 << 20, 4096)]).are_exact(&layer);
 }
 
+/// A disk that takes no line of a log costs the lines, and neither a reader nor the part that tells.
+#[test]
+fn logs_on_a_full_disk() {
+    let mut node = Node::with_logs(&["store"], 30, Some("/dev/full"));
+    let layer = node.publish(SIZE);
+    let mut wrong = fs::read(&layer.blob).expect("read");
+    wrong[1000] ^= 1;
+    fs::write(&layer.blob, &wrong).expect("written");
+    node.open(&layer).expect("opened");
+    let (holder, fetcher) = (node.pid("holder"), node.pid("fetcher"));
+    let mount = layer.mount();
+    let reads = Readers::start(open(&mount), vec![(0, 4096), (4 << 20, 4096)]).finish();
+    assert_eq!(errno(&reads[0]), Some(libc::EIO));
+    assert!(reads[1].is_ok());
+    node.until("told", |counts, _| counts.corrupt >= 2);
+    assert_eq!((node.pid("holder"), node.pid("fetcher")), (holder, fetcher));
+}
+
 /// A chunk with other bytes is fetched once more and then an error of its readers; the others are served, and so is it
 /// once the store has it right.
 #[test]
