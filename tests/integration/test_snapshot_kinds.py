@@ -19,12 +19,12 @@ GUARDED = {"network": POLICY, "profile": "nested", "protected": (PROTECTED,)}
 # A mount of a container's own, and what tools for containers would hide files with: nobody inside can make one.
 NESTED = r"""
 set -e
-mkdir -p /work/upper; echo mine > /work/note; echo inner > /work/upper/made
-! mknod /work/upper/gone c 0 0 2>/dev/null
+mkdir -p /job/upper; echo mine > /job/note; echo inner > /job/upper/made
+! mknod /job/upper/gone c 0 0 2>/dev/null
 unshare --user --map-root-user --mount sh -ec 'mount -t tmpfs none /mnt; echo hidden > /mnt/only-here'
-ls -A /work/upper
+ls -A /job/upper
 """
-LOOKS = "cat /work/note; ls -A /work/upper /mnt"
+LOOKS = "cat /job/note; ls -A /job/upper /mnt"
 
 
 async def guards(sandbox: dsec.Sandbox) -> tuple[str, dsec.Network | None, list[str]]:
@@ -56,7 +56,7 @@ async def test_a_copy_is_held_by_the_same(client: dsec.DSecClient, guarded: dsec
             assert refused.stdout == "1\n"
             assert (await copy.verify_protected({PROTECTED: digest}))[0].as_expected
             # Another container's mounts work there too.
-            assert (await copy.run_shell("rm -r /work; " + NESTED)).stdout.split() == ["made"]
+            assert (await copy.run_shell("rm -r /job; " + NESTED)).stdout.split() == ["made"]
     finally:
         await client.snapshots.remove(snapshot.id)
     async for made in guarded.fork(2):
@@ -66,7 +66,7 @@ async def test_a_copy_is_held_by_the_same(client: dsec.DSecClient, guarded: dsec
     async for made in guarded.fork(1, network="none", profile="strict", protected=()):
         assert made.sandbox is not None, made.error
         assert await guards(made.sandbox) == ("strict", None, [])
-        assert (await made.sandbox.run_shell("cat /work/note")).stdout == "mine\n"
+        assert (await made.sandbox.run_shell("cat /job/note")).stdout == "mine\n"
         await made.sandbox.stop()
 
 
@@ -78,7 +78,7 @@ async def test_a_layer_holds_files_only(client: dsec.DSecClient, guarded: dsec.S
         packed = await guarded.pack_diff("workspace/t-kinds:1")
         async with client.sandbox(IMAGE, workspace="workspace/t-kinds:1") as other:
             assert await guards(other) == ("default", None, [])
-            assert (await other.run_shell("cat /work/note; cat /work/upper/made")).stdout == "mine\ninner\n"
+            assert (await other.run_shell("cat /job/note; cat /job/upper/made")).stdout == "mine\ninner\n"
             seen = await other.run_shell(f"touch {PROTECTED}/new && echo written")
             assert seen.stdout == "written\n"
         assert packed.whiteouts == 0 and packed.dropped_attributes == 0
@@ -91,8 +91,8 @@ async def test_taken_while_it_is_busy(client: dsec.DSecClient, fields: dict[str,
     """Each alone: a snapshot, two forks and a layer of one sandbox at once, while it writes."""
     try:
         async with client.sandbox(IMAGE, **fields) as sandbox:  # type: ignore[arg-type]
-            writing = await sandbox.spawn("sh", "-c", "mkdir /work; while :; do date >> /work/log-of-dates; done")
-            await sandbox.run_shell("until [ -s /work/log-of-dates ]; do :; done", check=True)
+            writing = await sandbox.spawn("sh", "-c", "mkdir /job; while :; do date >> /job/log-of-dates; done")
+            await sandbox.run_shell("until [ -s /job/log-of-dates ]; do :; done", check=True)
 
             async def forked() -> list[str]:
                 return [each.sandbox.id async for each in sandbox.fork(2) if each.sandbox is not None]
@@ -104,7 +104,7 @@ async def test_taken_while_it_is_busy(client: dsec.DSecClient, fields: dict[str,
             await writing.kill()
             for each in forks:
                 copy = await client.get(each)
-                assert (await copy.run_shell("test -s /work/log-of-dates")).ok
+                assert (await copy.run_shell("test -s /job/log-of-dates")).ok
                 await copy.stop()
             await client.snapshots.remove(snapshot.id)
     finally:
