@@ -197,6 +197,13 @@ impl Node {
         Ok(())
     }
 
+    /// Whether the refused calls of an exec that begins now are on record: with more than half of the descriptors in use,
+    /// the others are for execs.
+    #[must_use]
+    pub fn records_calls(&self) -> bool {
+        self.calls.is_some() && self.descriptors() < self.descriptor_limit / 2
+    }
+
     /// What the keeper holds, which is never less than what the runtime does: a pidfd for each process, a network
     /// namespace for each sandbox, its endpoints' listeners, and the pipes of each exec until it is released.
     fn descriptors(&self) -> u64 {

@@ -277,12 +277,17 @@ pub fn exec(
     spec: &ExecSpec,
     entrant: &Entrant<'_>,
     fds: Vec<(FdIndex, i32)>,
+    listens: bool,
 ) -> Plan {
     let mut steps = enter(entrant);
     steps.push(profile.rlimits());
     steps.extend(entrant.processors.map(Step::Processors));
     steps.extend(resolve(entrant));
-    steps.push(profile.recording_filter());
+    steps.push(if listens {
+        profile.recording_filter()
+    } else {
+        profile.filter()
+    });
     let path = entrant.cwd.unwrap_or(b"/").to_vec();
     // Once: who has become root with few capabilities may not bound them again.
     steps.extend(profile.bounds());

@@ -199,6 +199,9 @@ pub struct ExecTag {
     /// It has a terminal.
     #[serde(default)]
     pub terminal: bool,
+    /// Its filter has a listener.
+    #[serde(default)]
+    pub listens: bool,
     /// Counters at the beginning.
     pub baseline: Baseline,
 }

@@ -106,6 +106,7 @@ fn ended_tag(sandbox_id: &str, end: ExecEnd) -> ExecTag {
         session: false,
         merged: end.merged,
         terminal: false,
+        listens: false,
         baseline: Baseline::default(),
         end: Some(end),
     }
@@ -287,9 +288,10 @@ impl Exec {
         self.sandbox.changed.notify_waiters();
     }
 
-    /// Counts its descriptors: a pidfd, two pipes and a listener, and with standard input its pipe and buffer.
+    /// Counts its descriptors: a pidfd and two pipes, with standard input its pipe and buffer, and what it listens with.
     pub fn hold(&self, node: &Node) {
-        let more = if self.tag.borrow().stdin { 6 } else { 4 };
+        let tag = self.tag.borrow();
+        let more = if tag.stdin { 5 } else { 3 } + u64::from(tag.listens);
         node.held
             .set(node.held.get() + more - self.holds.replace(more));
     }

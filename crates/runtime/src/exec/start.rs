@@ -65,6 +65,7 @@ async fn begin(node: &Rc<Node>, spec: ExecSpec, session: bool) -> WireResult<Rc<
     }
     let tag = ExecTag {
         session,
+        listens: node.records_calls(),
         ..tag_of(&spec)
     };
     let exec = Exec::new(node, &sandbox, tag, Phase::Starting, true);
@@ -198,6 +199,7 @@ fn tag_of(spec: &ExecSpec) -> ExecTag {
         session: false,
         merged: spec.merge_stderr || spec.pty.is_some(),
         terminal: spec.pty.is_some(),
+        listens: false,
         baseline: Baseline::default(),
     }
 }
@@ -229,7 +231,8 @@ async fn launch(
         owned: ends.owned,
     };
     let profile = node.profiles.get(exec.sandbox.tag.borrow().profile);
-    let plan = plans::exec(profile, spec, &entrant, ends.given);
+    let listens = exec.tag.borrow().listens;
+    let plan = plans::exec(profile, spec, &entrant, ends.given, listens);
     let session = exec.session.borrow().clone();
     let stdin = exec.stdin.borrow().clone();
     if let Some(stdin) = stdin {
@@ -270,7 +273,9 @@ async fn launch(
 
 /// What the child has opened came with the answer; not so if that is a second one.
 async fn listen(node: &Node, exec: &Rc<Exec>, mut opened: Vec<OwnedFd>) {
-    let Some(calls) = &node.calls else { return };
+    let Some(calls) = node.calls.as_ref().filter(|_| exec.tag.borrow().listens) else {
+        return;
+    };
     if opened.is_empty() {
         let object_id = exec_object(&exec.sandbox.id, &exec.id);
         let fetched = node.keeper.call(Call::Fetch { object_id }, &[]).await;

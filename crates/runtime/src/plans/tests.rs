@@ -28,6 +28,10 @@ fn spec(user: &str) -> ExecSpec {
 }
 
 fn plan(user: &str, name: ProfileName) -> Plan {
+    plan_that(user, name, true)
+}
+
+fn plan_that(user: &str, name: ProfileName, listens: bool) -> Plan {
     let spec = spec(user);
     let entrant = Entrant {
         object_id: "sb/x".into(),
@@ -42,7 +46,13 @@ fn plan(user: &str, name: ProfileName) -> Plan {
         processors: Some(1),
         owned: vec![3, 4],
     };
-    exec(&profile(name), &spec, &entrant, vec![(3, 1), (4, 2)])
+    exec(
+        &profile(name),
+        &spec,
+        &entrant,
+        vec![(3, 1), (4, 2)],
+        listens,
+    )
 }
 
 fn position(plan: &Plan, wanted: fn(&Step) -> bool) -> Option<usize> {
@@ -116,7 +126,7 @@ fn strict_cannot_gain() {
     assert_eq!(set(ProfileName::Nested), [false, false]);
 }
 
-/// What programs try is on record; the init, which is ours, has no listener.
+/// What programs try is on record, if that is asked for; the init, which is ours, has no listener. A filter all have.
 #[test]
 fn programs_are_listened_to() {
     let listens = |plan: &Plan| {
@@ -125,6 +135,9 @@ fn programs_are_listened_to() {
         })
     };
     assert!(listens(&plan("", ProfileName::Default)).is_some());
+    let without = plan_that("", ProfileName::Default, false);
+    assert!(listens(&without).is_none());
+    assert!(position(&without, |step| matches!(step, Step::Seccomp { .. })).is_some());
     assert!(listens(&init(&profile(ProfileName::Default), parts())).is_none());
 }
 
@@ -164,7 +177,13 @@ fn bounds_are_set_once() {
         processors: None,
         owned: Vec::new(),
     };
-    let plan = exec(&profile(ProfileName::Strict), &spec, &entrant, Vec::new());
+    let plan = exec(
+        &profile(ProfileName::Strict),
+        &spec,
+        &entrant,
+        Vec::new(),
+        true,
+    );
     let of = |wanted: fn(&&Step) -> bool| plan.steps.iter().filter(wanted).count();
     assert_eq!(of(|step| matches!(step, Step::Caps { .. })), 1);
     assert_eq!(of(|step| matches!(step, Step::Ids(_))), 2);
