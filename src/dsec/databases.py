@@ -15,7 +15,7 @@ from typing import Final
 
 from dsec.errors import Unsupported
 
-__all__ = ["FORMATS", "check_format", "format_of", "open_tables"]
+__all__ = ["FORMATS", "check_format", "connect", "format_of", "open_tables"]
 
 FORMATS: Final = {"node.db": 1, "catalogue.db": 1, "iam.db": 1}
 """File → its format. A file that says 0 is of format 1: the first version of dsec did not write it down."""
@@ -48,6 +48,25 @@ def check_format(path: Path, *, name: str | None = None) -> None:
     found = format_of(path)
     if found is not None and found != FORMATS[name or path.name]:
         raise _other(path.name, f"has format {found}", path)
+
+
+def connect(
+    path: Path | str, *, uri: bool = False, shared: bool = False, cached_statements: int = 128
+) -> sqlite3.Connection:
+    """A connection that commits each statement by itself, and makes its temporary tables in memory.
+
+    A part of the node that has given up root may write nowhere that SQLite would put a file. ``shared``: by threads.
+    """
+    db = sqlite3.connect(
+        path,
+        uri=uri,
+        isolation_level=None,
+        timeout=10,
+        check_same_thread=not shared,
+        cached_statements=cached_statements,
+    )
+    db.execute("PRAGMA temp_store=MEMORY")
+    return db
 
 
 def open_tables(db: sqlite3.Connection, schema: str, *, name: str) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dsec.databases import FORMATS, check_format, format_of, open_tables
+import dsec
+from dsec.databases import FORMATS, check_format, connect, format_of, open_tables
 from dsec.edge.catalogue import Catalogue as PastSandboxes
 from dsec.edge.records import Records
 from dsec.errors import Unsupported
@@ -154,3 +155,12 @@ def test_recorded_files_open(paths: NodePaths) -> None:
     assert [one.name for one in tokens.list()] == ["recorded"]
     assert tokens.create("admin").token
     tokens.close()
+
+
+def test_no_database_needs_a_directory_for_files_of_its_own(tmp_path: Path) -> None:
+    """What is sorted beyond the cache is sorted in memory: a part without root could open no file for it."""
+    opened = {path: path.read_text() for path in Path(dsec.__file__).parent.rglob("*.py")}
+    assert [path.name for path, text in opened.items() if "sqlite3.connect(" in text] == ["databases.py"]
+    db = connect(tmp_path / "db")
+    assert db.execute("PRAGMA temp_store").fetchone() == (2,)
+    db.close()

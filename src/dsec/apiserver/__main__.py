@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
-import uvloop  # noqa: F401
+import uvicorn.loops.uvloop  # noqa: F401
 
 from dsec.api.trust import server_context
 from dsec.apiserver.edge_link import Edges, LocalEdge

@@ -6,13 +6,12 @@ Survives reboots. ``synchronous=NORMAL`` flushes at checkpoints, so writes are c
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from dsec.databases import open_tables
+from dsec.databases import connect, open_tables
 from dsec.edge.record import SandboxRecord
 
 __all__ = ["Catalogue", "PastSandbox"]
@@ -49,7 +48,7 @@ class Catalogue:
 
     @contextlib.contextmanager
     def _open(self):  # type: ignore[no-untyped-def]
-        db = sqlite3.connect(self._path, isolation_level=None, timeout=10)
+        db = connect(self._path)
         try:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")

@@ -7,6 +7,7 @@ others; where it may write is said to the kernel by name.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from dsec.stores.settings import DirectoryAddress, parse_address
 __all__ = ["give_up_root", "own_places"]
 
 _log = structlog.get_logger("dsec.edge")
+_MACHINES = frozenset(map(Path, ("/", "/etc", "/home", "/opt", "/root", "/run", "/srv", "/usr", "/var", "/var/lib")))
 _PULLS = "pulls"
 """Of ``dsec.images``, beside its scratch directory."""
 
@@ -36,8 +38,7 @@ def give_up_root(config: NodeConfig) -> None:
     if config.stores:
         claimant_of(config)  # makes the file, which is nobody's to make afterwards
     (config.paths.data / _PULLS).mkdir(mode=0o700, exist_ok=True)
-    scratch = str(config.paths.data / "scratch")
-    os.environ.update(TMPDIR=scratch, SQLITE_TMPDIR=scratch)
+    os.environ["TMPDIR"] = str(config.paths.data / "scratch")
     directories, files = own_places(config), list(_databases(config))
     become_user_with_files(edge_uid(config))
     if not confine_writes(directories, files):
@@ -54,19 +55,38 @@ def own_places(config: NodeConfig) -> list[Path]:
             continue
         address = parse_address(store.url, environment={})
         if isinstance(address, DirectoryAddress):
-            found += _of_store(address.path)
+            found += _of_store(address.path, paths.data)
     return found
 
 
-def _of_store(directory: Path) -> Iterator[Path]:
-    """The directory; and what its mount is in, so that one that is lost and made anew is written to again."""
-    place = directory
-    while not place.exists():
-        place = place.parent
-    mount = place
-    while not mount.is_mount():
-        mount = mount.parent
-    yield from {each for each in (place, mount.parent) if each != Path("/")}
+def _of_store(directory: Path, own: Path) -> Iterator[Path]:
+    """The directory, or what there is of the way to it; and what its mount is in, so that one that is lost and made
+    anew is written to again. Neither if that holds what is ``own``, or the machine's.
+    """
+    place = next(each for each in (directory, *directory.parents) if _is_there(each))
+    mount = max((each for each in _mounts() if place.is_relative_to(each)), key=lambda each: len(each.parts))
+    for each in {place, mount.parent} - {Path("/")}:
+        if each in _MACHINES or own.is_relative_to(each):
+            _log.warning("stores are not written below it", store=str(directory), below=str(each))
+        elif _is_there(each):
+            yield each
+
+
+def _is_there(path: Path) -> bool:
+    """A store that is away (a FUSE mount without its program, a stale handle) keeps no edge from starting."""
+    try:
+        os.close(os.open(path, os.O_PATH | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        _log.warning("a store does not answer: `dsec restart edge` once it does", store=str(path), error=str(error))
+        return False
+    return True
+
+
+def _mounts() -> Iterator[Path]:
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        yield Path(os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), line.split()[4])))
 
 
 def _databases(config: NodeConfig) -> Iterator[Path]:

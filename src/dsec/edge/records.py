@@ -8,7 +8,6 @@ lives is apart from what has ended, so that the pages that each create and stop 
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dsec.backends.wire import ExecEnd
-from dsec.databases import open_tables
+from dsec.databases import connect, open_tables
 from dsec.edge.job_record import JobRecord
 from dsec.edge.record import ExecRecord, SandboxRecord
 from dsec.edge.runs import SCHEMA as RUNS_SCHEMA
@@ -88,7 +87,7 @@ class Records:
     """The database; one connection, used from the event loop only."""
 
     def __init__(self, path: Path | str) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None, cached_statements=64)
+        self._db = connect(path, cached_statements=64)
         # There is one edge for each node: without locks to take and drop, a commit costs half.
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
         open_tables(self._db, _SCHEMA + RUNS_SCHEMA + SNAPSHOTS_SCHEMA, name="node.db")
@@ -294,8 +293,8 @@ class Records:
     def expire_creates(self, before: float) -> None:
         """Forget keys that are older than a time, and whose sandboxes have no record any more."""
         self._db.execute(
-            "DELETE FROM creates WHERE at < ? AND (sandbox_id IS NULL OR sandbox_id NOT IN "
-            "(SELECT id FROM live UNION ALL SELECT id FROM ended))",
+            "DELETE FROM creates WHERE at < ? AND NOT EXISTS (SELECT 1 FROM live WHERE id = sandbox_id) "
+            "AND NOT EXISTS (SELECT 1 FROM ended WHERE id = sandbox_id)",
             (before,),
         )
 

@@ -12,7 +12,6 @@ import hmac
 import math
 import re
 import secrets
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import msgspec
 
 from dsec.api.access import EVERY_PROJECT, check_principal, check_project, check_scope
 from dsec.api.types import TokenCreated, TokenInfo
-from dsec.databases import open_tables
+from dsec.databases import connect, open_tables
 from dsec.errors import InvalidArgument, NotFound
 
 __all__ = ["Grant", "Tokens"]
@@ -67,7 +66,7 @@ class Tokens:
         self._clock = clock
         self._lock = threading.Lock()
         self._valid: dict[bytes, Grant] = {}
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
+        self._db = connect(path, shared=True)
         path.chmod(0o600)
         open_tables(self._db, _SCHEMA, name="iam.db")
         self._db.execute("PRAGMA journal_mode=WAL")

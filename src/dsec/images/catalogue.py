@@ -18,7 +18,7 @@ from urllib.parse import quote
 import msgspec
 
 from dsec.api.packing import Provenance
-from dsec.databases import check_format, open_tables
+from dsec.databases import check_format, connect, open_tables
 from dsec.errors import ImageNotFound, NotFound
 from dsec.images.adopting import adopt_rows
 from dsec.images.entries import Image, ImageConfig, LayerEnvironment, LayerTag
@@ -75,9 +75,7 @@ class Catalogue:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._clock = clock
         self._lock = threading.RLock()
-        self._db = sqlite3.connect(
-            f"file:{quote(str(path))}", uri=True, check_same_thread=False, isolation_level=None, timeout=10
-        )
+        self._db = connect(f"file:{quote(str(path))}", uri=True, shared=True)
         open_tables(self._db, _SCHEMA, name="catalogue.db")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")

@@ -6,13 +6,12 @@ given back there, so that no death of the node leaves one that nobody knows of.
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dsec.databases import open_tables
+from dsec.databases import connect, open_tables
 
 __all__ = ["Copies"]
 
@@ -28,13 +27,13 @@ class Copies:
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.RLock()
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
+        self._db = connect(path, shared=True)
         open_tables(self._db, _SCHEMA, name="catalogue.db")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         # Claims are flushed; nobody who only reads waits for that.
         self._claiming = threading.Lock()
-        self._flushed = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
+        self._flushed = connect(path, shared=True)
         self._flushed.execute("PRAGMA synchronous=FULL")
 
     def close(self) -> None:

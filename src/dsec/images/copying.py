@@ -15,6 +15,8 @@ from pathlib import Path
 
 import aiohttp
 import structlog
+from aiohttp.helpers import get_env_proxy_for_url
+from yarl import URL
 
 from dsec.errors import DeadlineExceeded, DSecError, ImageCorrupt, RegistryRateLimited, RegistryUnreachable
 from dsec.images import skopeo
@@ -55,7 +57,7 @@ class Copier:
         while True:
             try:
                 return await self._once(source, layout, scratch, reference, report, tool_id)
-            except DSecError as error:
+            except (RegistryRateLimited, RegistryUnreachable) as error:
                 failed += 1
                 found = await self._as_told(error, source)
                 wait_s = delay_s(found, failed=failed, left_s=min(patience_s, report.until - loop.time()))
@@ -121,14 +123,23 @@ async def _asked_delay_s(url: str) -> float | None:
     """How long the registry asks to be left alone, if that is what it answers there; None where it does not."""
     timeout = aiohttp.ClientTimeout(total=_ASKING_S)
     with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
-        # Certificates are skopeo's business: of this answer only the number is taken, and nothing is sent.
+        # Certificates are skopeo's business: of this answer only the number is taken, and nothing is sent; so of what
+        # `trust_env` would take from root's files and environment, the proxy alone.
+        proxy, proxy_auth = _proxy_for(url)
         async with (
-            aiohttp.ClientSession(timeout=timeout, trust_env=True) as http,
-            http.head(url, ssl=False, allow_redirects=False) as answer,
+            aiohttp.ClientSession(timeout=timeout) as http,
+            http.head(url, ssl=False, allow_redirects=False, proxy=proxy, proxy_auth=proxy_auth) as answer,
         ):
             if answer.status in _LEAVE_ALONE:
                 return retry_after_s(answer.headers, time.time())
     return None
+
+
+def _proxy_for(url: str) -> tuple[URL | None, aiohttp.BasicAuth | None]:
+    try:
+        return get_env_proxy_for_url(URL(url))
+    except LookupError:
+        return None, None
 
 
 def _stalled(reference: str, stall_s: float) -> RegistryUnreachable:

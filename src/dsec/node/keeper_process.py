@@ -13,25 +13,30 @@ from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig
 from dsec.node.services import proxy_config, service_table
 
-__all__ = ["private_keeper", "start_keeper", "write_table"]
+__all__ = ["private_keeper", "start_keeper", "write_proxy_json", "write_table"]
 
 _LOCK_HELD = 4
 _ADDRESS_IN_USE = 5
 
 
 def write_table(config: NodeConfig, binaries: Binaries) -> None:
-    """Write what keeper and proxy read at their start: the table of services, and whom the proxy becomes."""
+    """Write what the keeper reads at its start: the table of services."""
     table: dict[str, object] = {"run_dir": str(config.paths.run), "services": service_table(config, binaries)}
     if config.fault_points:
         table["fault_points"] = str(config.paths.faults)
     # The edge's environment may hold a store's credentials.
-    for path, said, mode in (
-        (config.paths.services_json, table, 0o600),
-        (config.paths.proxy_json, proxy_config(config), 0o644),
-    ):
-        path.touch(mode=mode)
-        path.chmod(mode)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(said)))
+    _write(config.paths.services_json, table, 0o600)
+
+
+def write_proxy_json(config: NodeConfig) -> None:
+    """Write what the proxy reads at its start: whom it becomes, and whom it admits."""
+    _write(config.paths.proxy_json, proxy_config(config), 0o644)
+
+
+def _write(path: Path, said: object, mode: int) -> None:
+    path.touch(mode=mode)
+    path.chmod(mode)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(said)))
 
 
 def private_keeper(config: NodeConfig, binaries: Binaries) -> Path:
@@ -55,6 +60,7 @@ def start_keeper(config: NodeConfig, binaries: Binaries) -> None:
     Raises Conflict when another keeper has the node or another program the port, NodeError otherwise.
     """
     write_table(config, binaries)
+    write_proxy_json(config)
     argv = [str(private_keeper(config, binaries)), "--table", str(config.paths.services_json), "--detach"]
     started = subprocess.run(
         argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, cwd="/", check=False

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig
-from dsec.node.restart import restart_part
+from dsec.node.restart import renew_files, restart_part
 from dsec.node.services import services_of
 from dsec.node.survey import Survey, part_answers
 
@@ -22,11 +22,9 @@ def revive(
     Raises NodeError when one does not come back.
     """
     running = {service.name for service in found.services if service.pid}
-    revived = []
-    for part in services_of(config):
-        if part in running and part_answers(config.paths, part):
-            continue
+    dead = [part for part in services_of(config) if part not in running or not part_answers(config.paths, part)]
+    renew_files(config, binaries, dead)
+    for part in dead:
         say(f"starting {part} anew")
         restart_part(config, binaries, part, deadline=time.monotonic() + timeout_s)
-        revived.append(part)
-    return revived
+    return dead

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -15,7 +15,7 @@ from dsec.node.config import NodeConfig, load_config
 from dsec.node.fetching import write_fetcher_json
 from dsec.node.formats import check_databases
 from dsec.node.keeper_client import KeeperControl
-from dsec.node.keeper_process import private_keeper, write_table
+from dsec.node.keeper_process import private_keeper, write_proxy_json, write_table
 from dsec.node.machine import check_machine
 from dsec.node.paths import NodePaths
 from dsec.node.prepare import note_node
@@ -56,7 +56,7 @@ def restart(
         chosen = [part for part in own if not parts or part in parts]
         binaries = find_binaries()
         check_databases(paths)
-        renew_files(config, binaries)
+        renew_files(config, binaries, chosen)
         if "apiserver" in chosen:
             ensure_certificate(config)
         if "fetcher" in chosen:
@@ -85,16 +85,20 @@ def restart_part(config: NodeConfig, binaries: Binaries, part: str, *, deadline:
         time.sleep(_POLL_S)
 
 
-def renew_files(config: NodeConfig, binaries: Binaries) -> None:
+def renew_files(config: NodeConfig, binaries: Binaries, chosen: Sequence[str]) -> None:
     """The runtime's file names the installed init; the table is what a keeper reads that is started anew.
 
+    Whom runtime and proxy admit is told with their own restart: who asks them takes the file for what they know.
     The fetcher's file is left alone: it holds the credentials of whom it was made for.
     """
     runtime = msgspec.json.decode(config.paths.runtime_json.read_bytes(), type=dict[str, object])
     runtime["init_path"] = str(binaries.init)
     runtime["python"] = sys.executable
-    runtime["edge_uid"] = edge_uid(config)
+    if "runtime" in chosen:
+        runtime["edge_uid"] = edge_uid(config)
     partial = config.paths.runtime_json.with_suffix(".new")
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(runtime)))
     partial.replace(config.paths.runtime_json)
     write_table(config, binaries)
+    if "proxy" in chosen:
+        write_proxy_json(config)

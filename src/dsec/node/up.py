@@ -25,7 +25,6 @@ from dsec.node.paths import NodePaths
 from dsec.node.prepare import boot_id, group_id, note_node, prepare
 from dsec.node.readers import choose, tried
 from dsec.node.repair import revive
-from dsec.node.restart import renew_files
 from dsec.node.services import services_of
 from dsec.node.survey import Survey, operation, part_answers, survey, url_of
 from dsec.node.sweep import sweep
@@ -118,7 +117,6 @@ def _repair(
             )
     check_databases(config.paths)
     say(f"repairing node {config.node}: {found.fault}")
-    renew_files(config, binaries)
     revive(config, binaries, found, say, timeout_s=options.timeout_s)
     url = _wait_answer(config, deadline=began + options.timeout_s)
     note_node(config, url)
