@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
-use dsec_proto::audit::AuditKind;
 use dsec_proto::keeper::{Call, Object};
 
 use crate::exec::{self, Exec, Stdin};
@@ -18,6 +18,9 @@ use crate::tag::{exec_object, stdin_object, ExecTag, Tag};
 use crate::timers::Timer;
 use crate::tools::Tool;
 use crate::{audit, disks, jobs, snapshots};
+
+/// How often what a child has not yet opened is asked for.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Rebuilds the node's state and sweeps what belongs to nobody.
 pub async fn recover(node: &Rc<Node>, objects: &[Object]) {
@@ -187,13 +190,15 @@ async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
         .map_or(exec::Phase::Running, exec::Phase::Ended);
     let exec = Exec::new(node, &sandbox, tag, phase, false);
     exec.started_ns.set(object.started_ns);
-    let told = sandbox
-        .audit
-        .borrow()
-        .told(AuditKind::Limit, "memory", &exec.id);
+    // What was not noted is found where the whole sandbox is looked at, which keeps with its events how far it was.
+    let before = exec.tag.borrow().baseline.oom_kills;
     exec.oom_noted
-        .set(exec.tag.borrow().baseline.oom_kills + told);
+        .set(exec.cold_leaf(node).oom_kills().max(before));
+    for (noted, stream) in exec.output_noted.iter().zip(&exec.streams) {
+        noted.set(stream.log.has_dropped());
+    }
     exec.hold(node);
+    let mut set_up = true;
     match node
         .keeper
         .call(
@@ -204,13 +209,14 @@ async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
         )
         .await
     {
-        Ok((_, mut fds)) if exec.tag.borrow().terminal => {
-            let mut opened = fds.split_off(exec.given().min(fds.len()));
-            fds.extend(opened.pop());
-            take_up_calls(node, &exec, opened);
-            take_up_terminal(node, &exec, fds).await;
+        Ok((_, fds)) if exec.tag.borrow().terminal => {
+            set_up = fds.len() > exec.given();
+            if set_up || object.ended.is_some() {
+                take_up_opened(node, &exec, fds).await;
+            }
         }
         Ok((_, mut pipes)) => {
+            set_up = pipes.len() > exec.given() || !exec.tag.borrow().listens;
             take_up_calls(node, &exec, pipes.split_off(exec.given().min(pipes.len())));
             let streams = if exec.tag.borrow().merged { 1 } else { 2 };
             let more = pipes.split_off(streams.min(pipes.len()));
@@ -246,7 +252,47 @@ async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
         .borrow_mut()
         .insert(exec.id.clone(), Rc::clone(&exec));
     exec::follow(node, &exec);
+    if !set_up && object.ended.is_none() {
+        take_up_later(node, &exec);
+    }
     true
+}
+
+/// The former runtime died before the program began: what the child opens is with the keeper once it has.
+fn take_up_later(node: &Rc<Node>, exec: &Rc<Exec>) {
+    let (node, exec) = (Rc::clone(node), Rc::clone(exec));
+    tokio::task::spawn_local(async move {
+        loop {
+            tokio::time::sleep(AGAIN).await;
+            let runs = exec.is_running();
+            let object_id = exec_object(&exec.sandbox.id, &exec.id);
+            let fetched = node.keeper.call(Call::Fetch { object_id }, &[]).await;
+            let Some((_, mut fds)) = fetched.ok().filter(|_| exec.sandbox.gone().is_none()) else {
+                return;
+            };
+            if fds.len() <= exec.given() && runs {
+                continue;
+            }
+            if exec.tag.borrow().terminal && exec.is_running() {
+                take_up_opened(&node, &exec, fds).await;
+                return exec::follow(&node, &exec);
+            }
+            // Also of one that has ended meanwhile: something in the background may still call.
+            let opened = fds.split_off(exec.given().min(fds.len()));
+            if let Some(calls) = &node.calls {
+                exec::listen(calls, &exec, opened);
+            }
+            return;
+        }
+    });
+}
+
+/// What the child of a terminal's exec has opened: the listener of its filter if it has one, and the master.
+async fn take_up_opened(node: &Node, exec: &Rc<Exec>, mut fds: Vec<OwnedFd>) {
+    let mut opened = fds.split_off(exec.given().min(fds.len()));
+    fds.extend(opened.pop());
+    take_up_calls(node, exec, opened);
+    take_up_terminal(node, exec, fds).await;
 }
 
 /// The listener of its filter, which was opened before anything else. What called meanwhile waits.

@@ -1,6 +1,9 @@
 //! A runtime that dies costs nothing; a keeper that dies takes the sandboxes along.
 
-use dsec_proto::runtime::{ExecEnd, Mode};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dsec_proto::runtime::{ExecEnd, Mode, PtySize};
 
 use super::client::{exec_spec, Said};
 use super::node::Node;
@@ -104,6 +107,39 @@ fn everything_is_remembered() {
     assert_eq!(end.ended, "timeout");
     assert!(end.duration_ns < 10_000_000_000);
     assert_eq!(client.sh(&sandbox, "echo new").1.stdout(), "new\n");
+    node.down();
+}
+
+/// A program that begins only after the runtime's death is heard, its terminal too, and its refused calls are answered.
+#[test]
+fn what_had_not_begun() {
+    let node = Node::start();
+    let mut client = node.client();
+    let sandbox = node.sandbox(&mut client);
+    // What is born into a slot that stands still does not begin.
+    let freeze = |on: &str| {
+        let below = |group: PathBuf| std::fs::read_dir(group).into_iter().flatten().flatten();
+        for slot in node.groups().into_iter().flat_map(below) {
+            let _ = std::fs::write(slot.path().join("cgroup.freeze"), on);
+        }
+    };
+    for pty in [None, Some(PtySize { rows: 9, cols: 80 })] {
+        let script = "busybox mount -t tmpfs none /tmp 2> /dev/null; echo refused $?";
+        let mut late = exec_spec(&sandbox, &["sh", "-c", script]);
+        late.pty = pty;
+        late.merge_stderr = pty.is_some();
+        late.timeout_ms = Some(20_000);
+        freeze("1");
+        node.client().start(&late, Mode::Detach);
+        std::thread::sleep(Duration::from_millis(500));
+        node.kill_runtime();
+        let mut client = node.client();
+        assert_eq!(client.list().sandboxes.len(), 1);
+        freeze("0");
+        let (end, heard) = client.exec(&late);
+        assert_eq!(end.expect("ends").ended, "exited");
+        assert!(heard.stdout().starts_with("refused "), "{}", heard.stdout());
+    }
     node.down();
 }
 

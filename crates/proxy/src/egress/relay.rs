@@ -9,7 +9,7 @@ use std::time::Duration;
 use dsec_proto::egress::Reason;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::task::coop::consume_budget;
+use tokio::task::{coop::consume_budget, yield_now};
 
 use super::pipes::{self, Pipe};
 use super::sandbox::Outward;
@@ -70,7 +70,16 @@ async fn copy(
         let pipe = much.then(|| pipes::take(&outward.pipes)).flatten();
         let moved = match pipe {
             Some(pipe) => through(outward, sends, from, to, pipe).await,
-            None => across(outward, sends, from, to).await,
+            None => Ok(0),
+        };
+        let moved = match moved {
+            // Before urgent data there is nothing for a pipe, or an end that is none: reading goes past it.
+            Ok(0) => across(outward, sends, from, to).await,
+            moved => {
+                // So much may have moved that others have waited for long.
+                yield_now().await;
+                moved
+            }
         };
         match moved {
             Ok(0) => return end(to),
@@ -82,7 +91,7 @@ async fn copy(
     }
 }
 
-/// Moves what there is by a pipe: how much that was, 0 at the end.
+/// Moves what there is by a pipe: how much that was, 0 where a pipe takes nothing.
 async fn through(
     outward: &Rc<Outward>,
     sends: bool,
@@ -90,7 +99,14 @@ async fn through(
     to: &TcpStream,
     mut pipe: Pipe,
 ) -> io::Result<usize> {
-    let count = from.try_io(Interest::READABLE, || pipe.fill(from))?;
+    // Whether there is nothing to read is not for a pipe to say.
+    let count = from.try_io(Interest::READABLE, || match pipe.fill(from) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        filled => filled,
+    })?;
+    if count == 0 {
+        return Ok(0);
+    }
     outward.wait(pay(outward, sends, count)?).await;
     while pipe.within > 0 {
         match to.try_io(Interest::WRITABLE, || pipe.empty(to)) {

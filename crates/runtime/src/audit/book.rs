@@ -155,21 +155,6 @@ impl Book {
         !self.open.is_empty()
     }
 
-    /// How often this was told of an exec, as far as it is kept.
-    #[must_use]
-    pub fn told(&self, kind: AuditKind, reason: &str, exec_id: &str) -> u64 {
-        let same = |event: &&AuditEvent| {
-            event.kind == kind
-                && event.reason == reason
-                && event.exec_id.as_deref() == Some(exec_id)
-        };
-        self.latest
-            .iter()
-            .filter(same)
-            .map(|event| event.count)
-            .sum()
-    }
-
     /// The latest events from a number on, at most so many.
     #[must_use]
     pub fn record(&self, from: u64, most: u64) -> AuditRecord {

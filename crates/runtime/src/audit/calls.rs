@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ use crate::node::Node;
 /// Answers that a sandbox gets in a second, and at once after a pause.
 const PER_SECOND: u32 = 200;
 const AT_ONCE: u32 = 400;
-/// Calls that were answered and are not noted yet; with more, the thread waits.
+/// Calls that were answered and are not noted yet; of more, only how many they were is told, with the next.
 const UNNOTED: usize = 4096;
 
 /// How many answers a sandbox still gets.
@@ -61,10 +62,16 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[derive(Clone)]
 struct Listener {
     fd: Arc<OwnedFd>,
     budget: Arc<Budget>,
+    /// Calls that were answered while there was no room to tell of them.
+    untold: Arc<AtomicU64>,
 }
+
+/// What was answered: of which listener, and how often.
+type Told = (u64, Noted, u64);
 
 /// What both threads know.
 struct Shared {
@@ -73,10 +80,8 @@ struct Shared {
 }
 
 impl Shared {
-    fn find(&self, key: u64) -> Option<(Arc<OwnedFd>, Arc<Budget>)> {
-        let listeners = locked(&self.listeners);
-        let found = listeners.get(&key)?;
-        Some((Arc::clone(&found.fd), Arc::clone(&found.budget)))
+    fn find(&self, key: u64) -> Option<Listener> {
+        locked(&self.listeners).get(&key).cloned()
     }
 
     fn remove(&self, key: u64) {
@@ -91,7 +96,7 @@ pub struct Calls {
     shared: Arc<Shared>,
     next: std::cell::Cell<u64>,
     execs: std::cell::RefCell<HashMap<u64, Weak<Exec>>>,
-    answered: std::cell::RefCell<mpsc::Receiver<(u64, Noted)>>,
+    answered: std::cell::RefCell<mpsc::Receiver<Told>>,
 }
 
 impl Calls {
@@ -128,6 +133,7 @@ impl Calls {
         let known = Listener {
             fd: Arc::clone(&fd),
             budget: Arc::clone(&exec.sandbox.calls),
+            untold: Arc::default(),
         };
         locked(&self.shared.listeners).insert(key, known);
         if let Err(error) = self.shared.set.add(&*fd, key) {
@@ -145,13 +151,13 @@ impl Calls {
         }
     }
 
-    fn taken(&self) -> Option<(u64, Noted)> {
+    fn taken(&self) -> Option<Told> {
         self.answered.borrow_mut().try_recv().ok()
     }
 }
 
 /// The thread: takes a call, tells of it, answers it.
-fn answer_all(shared: &Shared, sender: &mpsc::Sender<(u64, Noted)>) {
+fn answer_all(shared: &Shared, sender: &mpsc::Sender<Told>) {
     let mut resting: Vec<(Instant, u64)> = Vec::new();
     loop {
         let soonest = resting.iter().map(|(at, _)| *at).min();
@@ -166,22 +172,22 @@ fn answer_all(shared: &Shared, sender: &mpsc::Sender<(u64, Noted)>) {
         let now = Instant::now();
         resting.retain(|(at, key)| {
             let rests = *at > now;
-            if let Some((fd, _)) = (!rests).then(|| shared.find(*key)).flatten() {
-                let _ = shared.set.arm(&*fd, *key, true);
+            if let Some(found) = (!rests).then(|| shared.find(*key)).flatten() {
+                let _ = shared.set.arm(&*found.fd, *key, true);
             }
             rests
         });
         for each in ready {
-            let Some((fd, budget)) = shared.find(each.key) else {
+            let Some(listener) = shared.find(each.key) else {
                 continue;
             };
             if !each.waits {
                 // The last process that it was about is gone.
                 shared.remove(each.key);
-            } else if let Err(pause) = budget.take(now) {
-                let _ = shared.set.arm(&*fd, each.key, false);
+            } else if let Err(pause) = listener.budget.take(now) {
+                let _ = shared.set.arm(&*listener.fd, each.key, false);
                 resting.push((now + pause, each.key));
-            } else if !answer(&fd, each.key, sender) {
+            } else if !answer(&listener, each.key, sender) {
                 shared.remove(each.key);
             }
         }
@@ -189,13 +195,15 @@ fn answer_all(shared: &Shared, sender: &mpsc::Sender<(u64, Noted)>) {
 }
 
 /// False when there is nothing more to come of it, or nobody to tell.
-fn answer(fd: &OwnedFd, key: u64, sender: &mpsc::Sender<(u64, Noted)>) -> bool {
+fn answer(listener: &Listener, key: u64, sender: &mpsc::Sender<Told>) -> bool {
+    let fd = &*listener.fd;
     match notify::receive(fd) {
         Ok(Some(call)) => {
             // First, so that whoever has seen the refusal finds it on record.
-            let told = sender.blocking_send((key, noted(call.number, call.arguments)));
+            let noted = noted(call.number, call.arguments);
+            let goes_on = tell(sender, &listener.untold, key, noted);
             notify::refuse(fd, &call);
-            told.is_ok()
+            goes_on
         }
         Ok(None) => true,
         Err(error) => {
@@ -205,15 +213,31 @@ fn answer(fd: &OwnedFd, key: u64, sender: &mpsc::Sender<(u64, Noted)>) -> bool {
     }
 }
 
-/// Notes what was answered so far.
-pub fn drain(node: &Node) {
-    let Some(calls) = &node.calls else { return };
-    while let Some((key, noted)) = calls.taken() {
-        of(node, calls, key, noted);
+/// False when there is nobody to tell. It never waits: a call that was taken is lost to the next runtime, and nobody
+/// would answer it if this one died before it does. Without room it is counted for the exec's next one that has some.
+fn tell(sender: &mpsc::Sender<Told>, untold: &AtomicU64, key: u64, noted: Noted) -> bool {
+    match sender.try_reserve() {
+        Ok(room) => {
+            room.send((key, noted, 1 + untold.swap(0, Ordering::Relaxed)));
+            true
+        }
+        Err(mpsc::error::TrySendError::Full(())) => {
+            untold.fetch_add(1, Ordering::Relaxed);
+            true
+        }
+        Err(mpsc::error::TrySendError::Closed(())) => false,
     }
 }
 
-fn of(node: &Node, calls: &Calls, key: u64, noted: Noted) {
+/// Notes what was answered so far.
+pub fn drain(node: &Node) {
+    let Some(calls) = &node.calls else { return };
+    while let Some(told) = calls.taken() {
+        of(node, calls, told);
+    }
+}
+
+fn of(node: &Node, calls: &Calls, (key, noted, count): Told) {
     let exec = calls.execs.borrow().get(&key).and_then(Weak::upgrade);
     if let Some(exec) = exec {
         let what = What {
@@ -222,25 +246,40 @@ fn of(node: &Node, calls: &Calls, key: u64, noted: Noted) {
             name: Some(noted.name.into()),
             exec_id: Some(exec::id_of_run(&exec)),
         };
-        note(node, &exec.sandbox, what, 1);
+        note(node, &exec.sandbox, what, count);
     }
 }
 
 /// Notes what is answered, for as long as the runtime serves.
 pub async fn run(node: Rc<Node>) {
     let Some(calls) = &node.calls else { return };
-    while let Some((key, noted)) = next(calls).await {
-        of(&node, calls, key, noted);
+    while let Some(told) = next(calls).await {
+        of(&node, calls, told);
     }
 }
 
-async fn next(calls: &Calls) -> Option<(u64, Noted)> {
+async fn next(calls: &Calls) -> Option<Told> {
     std::future::poll_fn(|context| calls.answered.borrow_mut().poll_recv(context)).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Without room to tell of a call it is told with the next one of its listener, and none is waited for.
+    #[test]
+    fn untold() {
+        let (sender, mut told) = mpsc::channel(1);
+        let (one, other) = (AtomicU64::new(0), AtomicU64::new(0));
+        let tell = |untold, key| tell(&sender, untold, key, noted(0, [0; 6]));
+        let mut next = || told.try_recv().ok().map(|(key, _, count)| (key, count));
+        assert!(tell(&one, 1) && tell(&one, 1) && tell(&one, 1) && tell(&other, 2));
+        assert_eq!(next(), Some((1, 1)));
+        assert!(tell(&one, 1));
+        assert_eq!((next(), next()), (Some((1, 3)), None));
+        drop(told);
+        assert!(!tell(&other, 2));
+    }
 
     /// After what is given at once there are so many in a second, however long nothing was asked for before.
     #[test]

@@ -26,6 +26,14 @@ fn limit(reason: &'static str, exec_id: Option<&str>) -> What {
     }
 }
 
+/// How much more a counter says than was noted, which is noted by that. One that cannot be read says 0 and sets nothing
+/// back.
+fn fresh(noted: &mut u64, counted: u64) -> u64 {
+    let fresh = counted.saturating_sub(*noted);
+    *noted += fresh;
+    fresh
+}
+
 /// An exec or a run of its has ended: `id` is its own. `hits` as it is told of them.
 pub fn ended(node: &Node, exec: &Exec, id: &str, oom_kills: u64, hits: &[String]) {
     killed(node, exec, id, oom_kills);
@@ -53,7 +61,9 @@ pub fn out_of_time(node: &Node, sandbox: &Sandbox, id: &str) {
 
 /// OOM kills in the group of an exec, by its counter.
 fn killed(node: &Node, exec: &Exec, id: &str, counted: u64) {
-    let fresh = counted.saturating_sub(exec.oom_noted.replace(counted));
+    let mut noted = exec.oom_noted.get();
+    let fresh = fresh(&mut noted, counted);
+    exec.oom_noted.set(noted);
     exec.sandbox.audit.borrow_mut().seen.oom_kills += fresh;
     note(node, &exec.sandbox, limit("memory", Some(id)), fresh);
 }
@@ -77,7 +87,7 @@ fn forks(node: &Node, sandbox: &Sandbox, exec_id: Option<&str>) {
     let counted = sandbox.groups.pids_refused().saturating_sub(before);
     let fresh = {
         let seen = &mut sandbox.audit.borrow_mut().seen;
-        counted.saturating_sub(std::mem::replace(&mut seen.pids_refused, counted))
+        fresh(&mut seen.pids_refused, counted)
     };
     note(node, sandbox, limit("pids", exec_id), fresh);
 }
@@ -98,9 +108,7 @@ fn endpoints(node: &Node, sandbox: &Sandbox, counts: &[EndpointCount], names: &[
         let fresh = {
             let seen = &mut sandbox.audit.borrow_mut().seen.endpoints;
             seen.resize(seen.len().max(index + 1), 0);
-            count
-                .refused
-                .saturating_sub(std::mem::replace(&mut seen[index], count.refused))
+            fresh(&mut seen[index], count.refused)
         };
         let what = What {
             kind: AuditKind::Endpoint,
@@ -118,9 +126,7 @@ fn rest(node: &Node, sandbox: &Sandbox) {
     let counted = sandbox.groups.oom_kills().saturating_sub(before);
     let fresh = {
         let seen = &mut sandbox.audit.borrow_mut().seen;
-        let fresh = counted.saturating_sub(seen.oom_kills);
-        seen.oom_kills += fresh;
-        fresh
+        fresh(&mut seen.oom_kills, counted)
     };
     note(node, sandbox, limit("memory", None), fresh);
     forks(node, sandbox, None);
@@ -160,5 +166,21 @@ pub async fn run(node: Rc<Node>) {
             }
             tokio::task::yield_now().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fresh;
+
+    /// What was noted stays so when the counter cannot be read for once.
+    #[test]
+    fn noted_once() {
+        let mut noted = 2;
+        let counts = [5, 0, 5, 6];
+        assert_eq!(
+            counts.map(|counted| fresh(&mut noted, counted)),
+            [3, 0, 0, 1]
+        );
     }
 }

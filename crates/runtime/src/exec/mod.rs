@@ -28,7 +28,7 @@ use dsec_proto::keeper::Ended;
 use dsec_proto::runtime::{ExecEnd, ExecState};
 use tokio::sync::Notify;
 
-use crate::audit::calls::Calls;
+use crate::audit::{self, calls::Calls};
 use crate::check;
 use crate::groups::{Baseline, Leaf, WarmLeaf};
 use crate::kernel::sys;
@@ -305,6 +305,8 @@ impl Exec {
 
     fn unlisten(&self, node: &Node) {
         if let Some(calls) = &node.calls {
+            // What was answered is known by the number that is forgotten.
+            audit::calls::drain(node);
             calls.remove(self);
         }
     }

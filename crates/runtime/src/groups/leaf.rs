@@ -47,8 +47,9 @@ impl Leaf {
     pub fn make(&self) -> io::Result<()> {
         directory(&self.v2)?;
         if let Some((v1, name)) = &self.v1 {
-            let memory = v1.memory.join(name);
-            if !memory.exists() {
+            // The init's is the slot's, which has a limit of its own.
+            if !name.is_empty() {
+                let memory = v1.memory.join(name);
                 directory(&memory)?;
                 slot::limit_tcp(&memory, UNLIMITED)?;
             }

@@ -216,11 +216,12 @@ impl SlotGroups {
     /// OOM kills of the init and all other leaves, so far.
     #[must_use]
     pub fn oom_kills(&self) -> u64 {
-        let leaves: u64 = self.leaves().iter().map(Leaf::oom_kills).sum();
-        match &self.v1 {
-            Some(_) => leaves + self.init().oom_kills(),
-            None => leaves,
+        if self.v1.is_none() {
+            // Of all below it, also of leaves that are gone.
+            return field(&self.v2.join("memory.events"), "oom_kill");
         }
+        let leaves: u64 = self.leaves().iter().map(Leaf::oom_kills).sum();
+        leaves + self.init().oom_kills()
     }
 
     /// Counters that cannot be set back, as they are now.
