@@ -1,4 +1,4 @@
-"""External programs (skopeo, mkfs.erofs, zstd, mmdebstrap) behind one narrow seam.
+"""External programs (skopeo, mmdebstrap, …) behind one narrow seam.
 
 ``Tools`` is the contract. ``SubprocessTools`` runs them as children of this process; a node has the keeper run them
 (``dsec.edge.keeper_tools``). ``dsec.images.fakes`` has the one for tests.
@@ -61,7 +61,7 @@ class Tools(Protocol):
         ...
 
 
-_PACKAGES = {"mkfs.erofs": "erofs-utils", "prlimit": "util-linux", "apt-config": "apt"}
+_PACKAGES = {"prlimit": "util-linux", "apt-config": "apt"}
 
 
 class SubprocessTools:

@@ -28,6 +28,7 @@ __all__ = [
 DEFAULT_IMAGE = "dsec/debian:12"
 _LEAST_MIB = {"layer_cache_mib": 0, "layers_memory_mib": 64}
 _MOST_PATIENCE_S = 3600.0
+_CHOSEN = frozenset({"reading", "reading_why", "layers_groups", "boot_id", "id_block"})
 _DOMAIN = re.compile(r"(?=.{1,180}$)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*")
 _STORE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 
@@ -112,7 +113,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stores: dict[str, StoreSettings] = {}
     """By name, ``[a-z0-9-]``."""
     reader: Literal["auto", "filled", "mounted", "whole"] = "auto"
-    """How layers of stores come: ``filled`` as they are read (Linux 6.14), ``whole`` before; ``auto`` by a trial."""
+    """How layers of stores come: ``filled`` as they are read, ``whole`` before; ``auto`` by a trial."""
     reading: Literal["filled", "whole"] = "whole"
     """What ``reader`` came to; chosen by ``dsec up``."""
     reading_why: str = ""
@@ -154,6 +155,8 @@ def read_settings(paths: NodePaths) -> NodeConfig:
         raw = {}
     except tomllib.TOMLDecodeError as error:
         raise InvalidArgument(f"{paths.settings}: {error}") from None
+    if chosen := _CHOSEN & raw.keys():
+        raise InvalidArgument(f"{paths.settings}: {min(chosen)} is chosen by `dsec up`, and no setting")
     raw |= {"node": paths.name, "root": str(paths.root) if paths.root else None}
     try:
         config = msgspec.convert(raw, NodeConfig)

@@ -67,7 +67,7 @@ def choose(config: NodeConfig, environment: Mapping[str, str], trial: Callable[[
             raise Unsupported(
                 f'reader = "filled": this machine cannot fill layers while they are read ({found.detail})',
                 phase="settings",
-                remedy='Use Linux 6.14 or later with EROFS and pre-content events, or reader = "auto" or "whole"',
+                remedy='Use a kernel with EROFS and pre-content events, or reader = "auto" or "whole"',
             )
         return Reading(reader="filled", why=f"as the settings say; {found.detail}")
     try:

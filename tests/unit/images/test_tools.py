@@ -62,7 +62,7 @@ async def test_missing_program(argv: list[str]) -> None:
     with pytest.raises(NodeError, match="dsec-no-such is not installed") as caught:
         await SubprocessTools().run("t", argv, timeout_s=10)
     assert caught.value.remedy == "Install the package dsec-no-such"
-    assert not_installed("mkfs", ["env", "X=1", "mkfs.erofs"]).remedy == "Install the package erofs-utils"
+    assert not_installed("pull", ["env", "X=1", "prlimit"]).remedy == "Install the package util-linux"
 
 
 async def test_timeout_kills_the_whole_group(tmp_path: Path) -> None:

@@ -49,9 +49,11 @@ def test_which_store_is_meant() -> None:
         '[stores.X]\nurl = "file:///x"',
         '[stores.x]\nurl = "s3://b"\nsecret = "never here"',
         '[stores.x]\nurl = "s3://b"\ndefault = true\n[stores.y]\nurl = "s3://c"\ndefault = true',
+        'reading = "filled"',
+        "id_block = 65536",
     ],
 )
 def test_wrong_settings_name_the_file(tmp_path: Path, text: str) -> None:
-    """InvalidArgument with the settings' path, for URLs, names, unknown fields, and two defaults."""
+    """InvalidArgument with the settings' path, for URLs, names, unknown and chosen fields, two defaults."""
     with pytest.raises(InvalidArgument, match=r"test\.toml"):
         _read(tmp_path, text)

@@ -94,7 +94,7 @@ def down(
 
 
 def restart(
-    parts: Annotated[list[str] | None, typer.Argument(help="runtime, edge, apiserver, keeper; default all.")] = None,
+    parts: Annotated[list[str] | None, typer.Argument(help="As in `dsec status`, and keeper; default all.")] = None,
     root: Root = None,
     node: Node = "local",
     json: Json = False,
