@@ -202,7 +202,8 @@ def test_status_and_doctor_speak(node: RunningNode) -> None:
     assert status["node"] == node.paths.name
     findings = json.loads(dsec(node, "doctor", "--json").stdout)["findings"]
     assert {one["kind"] for one in findings} == {"machine", "tool", "program", "kernel"}
-    assert [one["name"] for one in findings if not one["present"]] == []
+    # A program in the kernel could tell more; nothing needs it.
+    assert {one["name"] for one in findings if not one["present"]} <= {"BPF LSM"}
 
 
 def test_layer_build(node: RunningNode, tmp_path: Path) -> None:
