@@ -69,8 +69,12 @@ for name, number in {"ioctl TIOCSTI": 0x5412, "ioctl of btrfs": 0x5000940E, "ioc
 
 
 async def test_users_and_children_are_seen_too(sandbox: dsec.Sandbox) -> None:
-    """What a normal user's grandchild calls, and what an exec leaves in the background, is the exec's."""
-    program = f"{MOUNT}\nif os.fork() == 0 and os.fork() == 0:\n os.setsid()\n print(mount())\n"
+    """What a normal user's grandchild calls in a session of its own is the exec's."""
+    # An exec's result waits for its own program alone, so that waits until nobody holds the pipe any more.
+    program = (
+        f"{MOUNT}\nuntil, held = os.pipe()\nif os.fork() == 0 and os.fork() == 0:\n os.setsid()\n print(mount())\n"
+        "else:\n os.close(held)\n os.read(until, 1)\n"
+    )
     result = await sandbox.exec("python3", "-c", program, user="1000:1000")
     assert result.stdout == "EPERM\n"
     assert [(each.name, each.exec_id) for each in await calls(sandbox)] == [("mount", result.exec_id)]
