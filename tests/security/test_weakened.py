@@ -7,7 +7,6 @@ is stopped; without those that hold it, it goes through; and where there are sev
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,23 +21,11 @@ from .inside import IMAGE, attempts, stopped
 from .test_entering import INIT
 from .test_profiles import KEPT_SHUT, REACHED_LESS
 from .test_protected import CHANGES, FILE, PATHS
-from .weakened import SOURCE, left_out, weakened_node
+from .weakened import SOURCE, client, left_out, node
+
+__all__ = ["client", "node"]
 
 pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module")
-def node(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    """A node from which protections can be taken."""
-    with weakened_node(store, tmp_path_factory.mktemp("programs")) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(node: RunningNode) -> AsyncIterator[dsec.DSecClient]:
-    """Of that node."""
-    async with node.client() as made:
-        yield made
 
 
 class Held(NamedTuple):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import IO
 
 import pytest
@@ -24,24 +23,10 @@ from .test_entering import climbed, descriptors, magic_places, snooped
 from .test_files import TRAPS
 from .test_neighbours import HOG, buffered, forked, left_over, shared
 from .test_profiles import gained, status
-from .weakened import left_out, weakened_node
+from .weakened import client, left_out, node
 
-__all__ = ["handled"]
+__all__ = ["client", "handled", "node"]
 pytestmark = [pytest.mark.node, pytest.mark.anyio, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module")
-def node(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    """A node from which protections can be taken."""
-    with weakened_node(store, tmp_path_factory.mktemp("programs")) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(node: RunningNode) -> AsyncIterator[dsec.DSecClient]:
-    """Of that node."""
-    async with node.client() as made:
-        yield made
 
 
 @contextlib.asynccontextmanager

@@ -11,15 +11,16 @@ import os
 import platform
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+import dsec
 from dsec.node import binaries
 from dsec.testing.node import RunningNode, private_node
 
-__all__ = ["SOURCE", "left_out", "weakened_node"]
+__all__ = ["SOURCE", "client", "left_out", "node", "weakened_node"]
 
 CHECKOUT = Path(__file__).parents[2]
 SOURCE = CHECKOUT / "crates" / "runtime" / "src" / "weaken.rs"
@@ -75,3 +76,17 @@ def left_out(node: RunningNode, *names: str) -> Iterator[None]:
         yield
     finally:
         _say(node, ())
+
+
+@pytest.fixture(scope="module")
+def node(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """A node from which protections can be taken."""
+    with weakened_node(store, tmp_path_factory.mktemp("programs")) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(node: RunningNode) -> AsyncIterator[dsec.DSecClient]:
+    """Of that node."""
+    async with node.client() as made:
+        yield made

@@ -114,10 +114,10 @@ pub fn check_framing(version: Version, headers: &HeaderMap) -> Result<(), &'stat
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+    pub(crate) fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             headers.append(*name, HeaderValue::from_static(value));

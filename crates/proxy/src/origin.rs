@@ -99,14 +99,7 @@ fn host_only(cookie: &HeaderValue) -> Option<HeaderValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            headers.append(*name, HeaderValue::from_static(value));
-        }
-        headers
-    }
+    use crate::headers::tests::map;
 
     fn own(method: &Method, more: &[(&'static str, &'static str)]) -> bool {
         let mut pairs = vec![("host", "80-sb-a-b.localhost:7373")];

@@ -104,14 +104,7 @@ pub fn without(path: &str, query: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            headers.append(*name, HeaderValue::from_static(value));
-        }
-        headers
-    }
+    use crate::headers::tests::map;
 
     /// The token is found in each of its places, and a wrong, shorter, longer or empty one nowhere.
     #[test]

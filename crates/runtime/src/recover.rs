@@ -217,7 +217,8 @@ async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
         }
         Ok((_, mut pipes)) => {
             set_up = pipes.len() > exec.given() || !exec.tag.borrow().listens;
-            take_up_calls(node, &exec, pipes.split_off(exec.given().min(pipes.len())));
+            let mut opened = pipes.split_off(exec.given().min(pipes.len()));
+            exec::listen(node, &exec, &mut opened);
             let streams = if exec.tag.borrow().merged { 1 } else { 2 };
             let more = pipes.split_off(streams.min(pipes.len()));
             for (stream, pipe) in exec.streams.iter().zip(pipes) {
@@ -278,11 +279,8 @@ fn take_up_later(node: &Rc<Node>, exec: &Rc<Exec>) {
                 return exec::follow(&node, &exec);
             }
             // Also of one that has ended meanwhile: something in the background may still call.
-            let opened = fds.split_off(exec.given().min(fds.len()));
-            if let Some(calls) = &node.calls {
-                exec::listen(calls, &exec, opened);
-            }
-            return;
+            let mut opened = fds.split_off(exec.given().min(fds.len()));
+            return exec::listen(&node, &exec, &mut opened);
         }
     });
 }
@@ -290,16 +288,9 @@ fn take_up_later(node: &Rc<Node>, exec: &Rc<Exec>) {
 /// What the child of a terminal's exec has opened: the listener of its filter if it has one, and the master.
 async fn take_up_opened(node: &Node, exec: &Rc<Exec>, mut fds: Vec<OwnedFd>) {
     let mut opened = fds.split_off(exec.given().min(fds.len()));
+    exec::listen(node, exec, &mut opened);
     fds.extend(opened.pop());
-    take_up_calls(node, exec, opened);
     take_up_terminal(node, exec, fds).await;
-}
-
-/// The listener of its filter, which was opened before anything else. What called meanwhile waits.
-fn take_up_calls(node: &Node, exec: &Rc<Exec>, opened: Vec<OwnedFd>) {
-    if let (Some(calls), Some(listener)) = (&node.calls, opened.into_iter().next()) {
-        calls.add(exec, listener);
-    }
 }
 
 /// Both ends of the pipe that its output goes through, and the master.

@@ -53,13 +53,13 @@ def _give_up_root(config: NodeConfig) -> None:
     Edge and proxy of an earlier dsec, which were not told of that user, admit root alone until they are restarted.
     """
     paths = config.paths
-    uid = msgspec.json.decode(paths.proxy_json.read_bytes(), type=dict[str, object]).get("ports_uid")
-    if uid is None:
+    uid = apiserver_uid(config)
+    told = msgspec.json.decode(paths.proxy_json.read_bytes(), type=dict[str, object]).get("ports_uid")
+    if told is None:
         logging.warning("the other parts are of an earlier dsec: `dsec restart` takes root from this one")
         return
-    if uid != apiserver_uid(config):
+    if told != uid:
         raise ValueError(f"{paths.proxy_json} names another user")
-    uid = apiserver_uid(config)
     for path in (paths.edge_socket, paths.ports_socket):
         os.chown(path, uid, uid, follow_symlinks=False)
     become_user(uid)

@@ -22,9 +22,12 @@ def revive(
     Raises NodeError when one does not come back.
     """
     running = {service.name for service in found.services if service.pid}
-    dead = [part for part in services_of(config) if part not in running or not part_answers(config.paths, part)]
-    renew_files(config, binaries, dead)
-    for part in dead:
+    revived = []
+    for part in services_of(config):
+        if part in running and part_answers(config.paths, part):
+            continue
         say(f"starting {part} anew")
+        renew_files(config, binaries, [part])
         restart_part(config, binaries, part, deadline=time.monotonic() + timeout_s)
-    return dead
+        revived.append(part)
+    return revived

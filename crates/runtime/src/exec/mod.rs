@@ -28,7 +28,7 @@ use dsec_proto::keeper::Ended;
 use dsec_proto::runtime::{ExecEnd, ExecState};
 use tokio::sync::Notify;
 
-use crate::audit::{self, calls::Calls};
+use crate::audit;
 use crate::check;
 use crate::groups::{Baseline, Leaf, WarmLeaf};
 use crate::kernel::sys;
@@ -81,10 +81,11 @@ pub fn id_of_run(exec: &Exec) -> String {
     run.unwrap_or_else(|| exec.id.clone())
 }
 
-/// Has the calls of an exec answered. `opened`: what its child has handed to the keeper, a terminal last.
-pub fn listen(calls: &Calls, exec: &Rc<Exec>, mut opened: Vec<OwnedFd>) {
+/// Has the calls of an exec answered, those too that wait already. `opened`: what its child has handed to the keeper: the
+/// listener of its filter if it has one, which is taken, and a terminal's master, which stays.
+pub fn listen(node: &Node, exec: &Rc<Exec>, opened: &mut Vec<OwnedFd>) {
     let terminals = usize::from(exec.tag.borrow().terminal);
-    if opened.len() > terminals {
+    if let Some(calls) = node.calls.as_ref().filter(|_| opened.len() > terminals) {
         calls.add(exec, opened.swap_remove(0));
     }
 }

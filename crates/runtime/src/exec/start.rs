@@ -273,16 +273,16 @@ async fn launch(
 
 /// What the child has opened came with the answer; not so if that is a second one.
 async fn listen(node: &Node, exec: &Rc<Exec>, mut opened: Vec<OwnedFd>) {
-    let Some(calls) = node.calls.as_ref().filter(|_| exec.tag.borrow().listens) else {
+    if node.calls.is_none() || !exec.tag.borrow().listens {
         return;
-    };
+    }
     if opened.is_empty() {
         let object_id = exec_object(&exec.sandbox.id, &exec.id);
         let fetched = node.keeper.call(Call::Fetch { object_id }, &[]).await;
         let held = fetched.map(|(_, held)| held).unwrap_or_default();
         opened = held.into_iter().skip(exec.given()).collect();
     }
-    super::listen(calls, exec, opened);
+    super::listen(node, exec, &mut opened);
 }
 
 /// The child has opened the terminal and the keeper holds its master, after what it was given.
