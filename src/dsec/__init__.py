@@ -14,9 +14,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dsec.api.audit import AuditEvent, AuditEvents
+from dsec.api.images import ImageInfo, ImageProgress
+from dsec.api.jobs import JobInfo, JobState
+from dsec.api.layers import LayerInfo
 from dsec.api.network import Network, NetworkInfo, NetworkRule
 from dsec.api.packing import PackedLayer, Provenance, Residual, Residue
 from dsec.api.snapshots import SnapshotInfo
+from dsec.api.tokens import TokenCreated, TokenInfo
 from dsec.api.types import (
     Ended,
     Endpoint,
@@ -24,11 +28,6 @@ from dsec.api.types import (
     ExecInfo,
     ExecUsage,
     FileWritten,
-    ImageInfo,
-    ImageProgress,
-    JobInfo,
-    JobState,
-    LayerInfo,
     Paused,
     Pty,
     SandboxInfo,
@@ -36,8 +35,6 @@ from dsec.api.types import (
     Status,
     StopReport,
     StoryEntry,
-    TokenCreated,
-    TokenInfo,
     Usage,
     UsageGroup,
 )

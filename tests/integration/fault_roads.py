@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import dsec
-from dsec.api.types import JobInfo
+from dsec.api.jobs import JobInfo
 from dsec.client.results import Exited, Stdout
 
 from .upstream import upstream

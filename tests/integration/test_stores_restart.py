@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dsec
-from dsec.api.types import ImageProgress
+from dsec.api.images import ImageProgress
 from dsec.client.progressing import OnProgress
 from dsec.testing.node import RunningNode, private_node
 

@@ -11,12 +11,10 @@ from typing import Any, Literal
 import msgspec
 
 from dsec.api.network import Network
-from dsec.api.packing import Provenance
 from dsec.errors import InvalidArgument
 
 __all__ = [
     "Backend",
-    "ChangedFile",
     "ComposedLayer",
     "CreateRequest",
     "Ended",
@@ -25,47 +23,15 @@ __all__ = [
     "ExecInfo",
     "ExecUsage",
     "FileWritten",
-    "ImageConfig",
-    "ImageInfo",
-    "ImageFetchRequest",
-    "ImageProgress",
-    "ImagePushRequest",
-    "ImagePushed",
-    "HeartbeatRequest",
-    "HiddenFile",
-    "ImportRequest",
-    "JobInfo",
-    "JobRequest",
-    "JobState",
     "KillRequest",
-    "LayerCheckRequest",
-    "LayerChecked",
-    "LayerClash",
-    "LayerCollectRequest",
-    "LayerCollected",
-    "LayerDetail",
-    "LayerDiffRequest",
-    "LayerDifferences",
-    "LayerEnvironment",
-    "LayerEvictRequest",
-    "LayerEvicted",
-    "LayerInfo",
-    "LayerPullRequest",
-    "LayerPushRequest",
-    "LayerPushed",
-    "LayerVerified",
-    "LayerVerifyRequest",
     "Limit",
-    "Paused",
     "NetworkRequest",
+    "Paused",
     "PortInfo",
     "PortRequest",
     "Pty",
     "ResizeRequest",
     "SandboxInfo",
-    "StoreInfo",
-    "StoredImage",
-    "StoredTag",
     "SandboxState",
     "Status",
     "StopFailure",
@@ -74,9 +40,6 @@ __all__ = [
     "StopRequest",
     "Stopped",
     "StoryEntry",
-    "TokenCreated",
-    "TokenInfo",
-    "TokenRequest",
     "Usage",
     "UsageGroup",
     "VersionInfo",
@@ -85,14 +48,6 @@ __all__ = [
 Backend = Literal["container", "microvm", "vm"]
 Limit = float | tuple[float, float]
 """A number is the limit; a pair is (request, limit)."""
-
-
-class _Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
-
-
-class _Answer(msgspec.Struct, frozen=True, kw_only=True):
-    pass
 
 
 class Pty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,7 +93,7 @@ class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_requests_per_minute: int | None = None
 
 
-class CreateRequest(_Request, frozen=True, kw_only=True):
+class CreateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of SandboxArgs, and how the call itself behaves."""
 
     image: str
@@ -178,7 +133,7 @@ class CreateRequest(_Request, frozen=True, kw_only=True):
     """A snapshot: the new sandbox begins with a copy of it."""
 
 
-class Usage(_Answer, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What a sandbox has used so far; None where the node does not measure it."""
 
     cpu_s: float
@@ -195,7 +150,7 @@ class Usage(_Answer, frozen=True, kw_only=True):
     """Memory times time, sampled every 10 s."""
 
 
-class UsageGroup(_Answer, frozen=True, kw_only=True):
+class UsageGroup(msgspec.Struct, frozen=True, kw_only=True):
     """What sandboxes of one kind used together, live and ended; ``key`` None: those without the label or job."""
 
     key: str | None
@@ -213,14 +168,14 @@ class UsageGroup(_Answer, frozen=True, kw_only=True):
     largest_memory_mib: float = 0.0
 
 
-class ComposedLayer(_Answer, frozen=True, kw_only=True):
+class ComposedLayer(msgspec.Struct, frozen=True, kw_only=True):
     """A layer that was laid over a sandbox's image: as it was asked for, and the digest that this meant then."""
 
     reference: str
     digest: str
 
 
-class SandboxInfo(_Answer, frozen=True, kw_only=True):
+class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A sandbox as its node knows it; ``cause``, ``ended_at`` and ``exit_code`` once it has ended."""
 
     id: str
@@ -266,7 +221,7 @@ class SandboxInfo(_Answer, frozen=True, kw_only=True):
     """Workspace and toolkits over the image, bottom first; ``layers`` has the digests of all layers."""
 
 
-class StoryEntry(_Answer, frozen=True, kw_only=True):
+class StoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One transition: when, what, why, by whom."""
 
     at: float
@@ -276,14 +231,14 @@ class StoryEntry(_Answer, frozen=True, kw_only=True):
     detail: str = ""
 
 
-class ExecUsage(_Answer, frozen=True, kw_only=True):
+class ExecUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What one exec used, from its own cgroup."""
 
     cpu_s: float
     memory_peak_mib: float
 
 
-class ExecInfo(_Answer, frozen=True, kw_only=True):
+class ExecInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An exec: over when it has ``ended`` or has an ``error`` (wire form: its sandbox ended first, or nobody knows).
 
     ``argv`` is text, undecodable bytes escaped.
@@ -308,7 +263,7 @@ class ExecInfo(_Answer, frozen=True, kw_only=True):
     pty: bool = False
 
 
-class StopRequest(_Request, frozen=True, kw_only=True):
+class StopRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``keep`` is nothing, or disk: what it wrote stays for ``keep_s``."""
 
     grace_s: float = 0.0
@@ -316,7 +271,7 @@ class StopRequest(_Request, frozen=True, kw_only=True):
     keep_s: float = 3600
 
 
-class Stopped(_Answer, frozen=True, kw_only=True):
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
     """A confirmed stop. ``processes`` (0) were left when the node looked, after ``waited_s``."""
 
     id: str
@@ -328,7 +283,7 @@ class Stopped(_Answer, frozen=True, kw_only=True):
     kept_until: float | None = None
 
 
-class Paused(_Answer, frozen=True, kw_only=True):
+class Paused(msgspec.Struct, frozen=True, kw_only=True):
     """A sandbox that stands still. ``partial``: some processes had not done so after ``waited_s``; they will."""
 
     id: str
@@ -336,7 +291,7 @@ class Paused(_Answer, frozen=True, kw_only=True):
     waited_s: float
 
 
-class StopFilter(_Request, frozen=True, kw_only=True):
+class StopFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """At least one filter is required; only sandboxes of the token's principal are touched."""
 
     labels: dict[str, str] | None = None
@@ -344,77 +299,34 @@ class StopFilter(_Request, frozen=True, kw_only=True):
     mine: bool = False
 
 
-class StopFailure(_Answer, frozen=True, kw_only=True):
+class StopFailure(msgspec.Struct, frozen=True, kw_only=True):
     """A sandbox that could not be stopped, and the error in wire form."""
 
     id: str
     error: dict[str, Any]
 
 
-class StopReport(_Answer, frozen=True, kw_only=True):
+class StopReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a stop of many did."""
 
     stopped: list[str]
     failed: list[StopFailure] = []
 
 
-class JobState(StrEnum):
-    """``held``; ``lost`` once its lease is over; ``ended`` by its holder or by ``dsec job stop``."""
-
-    HELD = "held"
-    LOST = "lost"
-    ENDED = "ended"
-
-
-class JobRequest(_Request, frozen=True, kw_only=True):
-    """Take a job. ``holder`` is random for each holder: the same one asking again keeps its number."""
-
-    name: str
-    holder: str
-    lease_s: float = 60.0
-    on_lost: Literal["stop", "pause"] = "stop"
-    max_live: int | None = None
-
-
-class HeartbeatRequest(_Request, frozen=True, kw_only=True):
-    """A sign of life of the holder with that fencing number."""
-
-    fence: int
-
-
-class JobInfo(_Answer, frozen=True, kw_only=True):
-    """A job. ``live`` and ``queued``: its sandboxes that live, and its creates that wait for room."""
-
-    name: str
-    state: JobState
-    fence: int
-    principal: str
-    lease_s: float
-    on_lost: str
-    acquired_at: float
-    expires_at: float
-    max_live: int | None = None
-    lost_at: float | None = None
-    ended_at: float | None = None
-    live: int = 0
-    queued: int = 0
-    project: str = "default"
-
-
-class KillRequest(_Request, frozen=True, kw_only=True):
+class KillRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``signal`` None: SIGTERM to the leader's process group, everything killed after ``grace_s``, confirmed."""
 
     signal: int | None = None
     grace_s: float = 2.0
 
 
-class ResizeRequest(_Request, frozen=True, kw_only=True):
+class ResizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The new size of an exec's terminal."""
 
     pty: Pty
 
 
-class FileWritten(_Answer, frozen=True, kw_only=True):
+class FileWritten(msgspec.Struct, frozen=True, kw_only=True):
     """A file after it was replaced."""
 
     path: str
@@ -422,19 +334,19 @@ class FileWritten(_Answer, frozen=True, kw_only=True):
     mode: int
 
 
-class PortRequest(_Request, frozen=True, kw_only=True):
+class PortRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A port of the sandbox."""
 
     port: int
 
 
-class NetworkRequest(_Request, frozen=True, kw_only=True):
+class NetworkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A network policy in any of its forms, in place of the present one."""
 
     network: Any
 
 
-class PortInfo(_Answer, frozen=True, kw_only=True):
+class PortInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An exposed port. Requests go to the API's own address, with ``host`` as Host and the token in a header."""
 
     port: int
@@ -445,7 +357,7 @@ class PortInfo(_Answer, frozen=True, kw_only=True):
     """Name of the header; a link's query parameter and the cookie have it with underscores."""
 
 
-class EndpointInfo(_Answer, frozen=True, kw_only=True):
+class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint and what it has done."""
 
     name: str
@@ -463,333 +375,7 @@ class EndpointInfo(_Answer, frozen=True, kw_only=True):
     connections: int = 0
 
 
-class ImageConfig(_Answer, frozen=True, kw_only=True):
-    """What an OCI image says of its programs."""
-
-    env: list[str] = []
-    user: str = ""
-    workdir: str = ""
-    entrypoint: list[str] = []
-    cmd: list[str] = []
-
-
-class ImageInfo(_Answer, frozen=True, kw_only=True):
-    """An image as imported. ``digest`` is its configuration's, Docker's image ID; registries know another."""
-
-    reference: str
-    digest: str
-    layers: list[str]
-    """Digests of what a sandbox mounts, the bottom one first."""
-    size_bytes: int
-    created_at: float
-    config: ImageConfig
-    parts: list[str] = []
-    """Digests of the layers that it came as, where some of them were made one."""
-
-
-class ImageProgress(_Answer, frozen=True, kw_only=True):
-    """A step of an import or build. ``total`` is 0 while unknown."""
-
-    phase: str
-    done: int = 0
-    total: int = 0
-    unit: str = "bytes"
-    detail: str = ""
-
-
-class ImportRequest(_Request, frozen=True, kw_only=True):
-    """``source``: ``docker://REF`` or a bare reference. The client's own files are sent as a tar body instead."""
-
-    source: str
-    reference: str | None = None
-    pull: Literal["missing", "always", "never"] = "always"
-
-
-class ImagePushRequest(_Request, frozen=True, kw_only=True):
-    """``store`` None: the node's default. ``move``: also when the reference means another image there."""
-
-    reference: str
-    store: str | None = None
-    move: bool = False
-
-
-class ImageFetchRequest(_Request, frozen=True, kw_only=True):
-    """An image from a store, not from a registry; ``store`` None: the node's default."""
-
-    reference: str
-    store: str | None = None
-
-
-class ImagePushed(_Answer, frozen=True, kw_only=True):
-    """What publishing an image did; sizes are of all its layers."""
-
-    reference: str
-    digest: str
-    store: str
-    size_bytes: int
-    stored_bytes: int
-    sent_bytes: int
-    registry_bytes: int | None = None
-    """What its layers were as a registry's compressed blobs; None where they came from an archive."""
-
-
-class StoredImage(_Answer, frozen=True, kw_only=True):
-    """An image of a store."""
-
-    reference: str
-    digest: str
-    layers: list[str]
-    at: float
-    by: str
-
-
-class LayerEnvironment(_Answer, frozen=True, kw_only=True):
-    """What a layer's tag brings to the environment of the sandboxes that it is in, below what the caller gives."""
-
-    env: dict[str, str] = {}
-    path_prepend: list[str] = []
-    """Directories before those of PATH, in this order."""
-    path_append: list[str] = []
-
-
-class LayerInfo(_Answer, frozen=True, kw_only=True):
-    """A layer: its digest, its tag, its bytes."""
-
-    digest: str
-    size_bytes: int
-    reference: str | None = None
-    created_at: float = 0.0
-    environment: LayerEnvironment = LayerEnvironment()
-    local_bytes: int = 0
-    """What it takes on this node: 0 for one that was evicted, and is fetched again when it is needed."""
-    used_at: float = 0.0
-    """When a sandbox had it last; 0 for never."""
-    stores: list[str] = []
-    """The node's stores that are known to have it."""
-
-
-class LayerDetail(_Answer, frozen=True, kw_only=True):
-    """A layer of this node and who needs it."""
-
-    digest: str
-    size_bytes: int
-    metadata_bytes: int
-    data_bytes: int
-    local_bytes: int
-    """What of its data is on this node: all of it, but for a layer that is read on demand, or was evicted."""
-    here: bool = True
-    """False: it was evicted, and is fetched again when it is needed."""
-    used_at: float = 0.0
-    """When a sandbox had it last; 0 for never."""
-    stores: list[str] = []
-    """The node's stores that are known to have it."""
-    references: list[str] = []
-    images: list[str] = []
-    sandboxes: list[str] = []
-    environment: LayerEnvironment = LayerEnvironment()
-    """Of the tag that was asked for."""
-    provenance: Provenance | None = None
-    """Where it comes from, if it was packed from a sandbox."""
-
-
-class LayerPushRequest(_Request, frozen=True, kw_only=True):
-    """``store`` None: the node's default. ``move``: also when the tag means another layer there."""
-
-    reference: str
-    store: str | None = None
-    move: bool = False
-    mend: bool = False
-    """Write anew what the store holds of the layer: for one that was found damaged there."""
-
-
-class LayerPushed(_Answer, frozen=True, kw_only=True):
-    """What a push did."""
-
-    reference: str
-    digest: str
-    store: str
-    size_bytes: int
-    stored_bytes: int
-    """What the store holds for the layer, each chunk once, compressed."""
-    sent_bytes: int
-    """What had to be written now."""
-
-
-class LayerPullRequest(_Request, frozen=True, kw_only=True):
-    """``reference``: a tag, ``@sha256:DIGEST``, or both. ``move``: also when the tag means another layer here."""
-
-    reference: str
-    store: str | None = None
-    move: bool = False
-
-
-class LayerVerifyRequest(_Request, frozen=True, kw_only=True):
-    """``store`` None: this node's own copy, all of which is read; of a store's, with ``deep`` only."""
-
-    reference: str
-    store: str | None = None
-    deep: bool = False
-
-
-class LayerVerified(_Answer, frozen=True, kw_only=True):
-    """``faults``: what is wrong, in words; empty when nothing is."""
-
-    digest: str
-    faults: list[str] = []
-
-
-class LayerEvictRequest(_Request, frozen=True, kw_only=True):
-    """A layer of this node, by tag or digest."""
-
-    reference: str
-
-
-class LayerEvicted(_Answer, frozen=True, kw_only=True):
-    """``evicted``: whether it was here."""
-
-    digest: str
-    evicted: bool
-
-
-class LayerCollectRequest(_Request, frozen=True, kw_only=True):
-    """``store`` None: this node's own layers."""
-
-    store: str | None = None
-    dry_run: bool = False
-
-
-class LayerCollected(_Answer, frozen=True, kw_only=True):
-    """What a clean-up removed (would remove, when dry). ``doomed``: what one that comes a day later removes."""
-
-    removed_layers: list[str] = []
-    removed_blobs: int = 0
-    removed_bytes: int = 0
-    doomed_layers: list[str] = []
-    doomed_blobs: int = 0
-    doomed_bytes: int = 0
-    damaged_layers: list[str] = []
-    """Layers of a store with a tag whose index cannot be read: while there are any, no blob is removed."""
-
-
-class LayerCheckRequest(_Request, frozen=True, kw_only=True):
-    """What a sandbox would be composed of: ``layers`` over the image (None: only among themselves), bottom first."""
-
-    image: str | None = None
-    layers: list[str]
-
-
-class HiddenFile(_Answer, frozen=True, kw_only=True):
-    """A file that two layers have: the upper one's is seen. ``how``: replaced, removed, emptied (a directory)."""
-
-    path: str
-    """From the root; bytes that are no UTF-8 are written as \\xNN."""
-    upper: str
-    lower: str
-    how: str
-
-
-class LayerClash(_Answer, frozen=True, kw_only=True):
-    """A ``variable`` that two layers set, a directory that two put into ``path``, or a ``program`` of one name in two
-    directories of PATH: a sandbox gets that of ``upper``.
-    """
-
-    kind: str
-    name: str
-    upper: str
-    lower: str
-    seen: str
-    """The variable's value, the directory, or the program that is run."""
-    hidden: str = ""
-    """The program that is not."""
-
-
-class LayerChecked(_Answer, frozen=True, kw_only=True):
-    """``hidden``: the first of them; ``total``: how many there are; likewise ``clashes``."""
-
-    hidden: list[HiddenFile] = []
-    total: int = 0
-    clashes: list[LayerClash] = []
-    clashes_total: int = 0
-    path: str = ""
-    """PATH as sandboxes would have it."""
-
-
-class LayerDiffRequest(_Request, frozen=True, kw_only=True):
-    """Two layers of this node, by tag or digest."""
-
-    old: str
-    new: str
-
-
-class ChangedFile(_Answer, frozen=True, kw_only=True):
-    """``how``: added, removed or changed; ``fields``: kind, mode, owner, size, target, device, content."""
-
-    path: str
-    how: str
-    fields: list[str] = []
-
-
-class LayerDifferences(_Answer, frozen=True, kw_only=True):
-    """``files``: the first of them by path; ``total``: how many there are. Times are not looked at."""
-
-    files: list[ChangedFile] = []
-    total: int = 0
-
-
-class StoreInfo(_Answer, frozen=True, kw_only=True):
-    """A store of the node's configuration."""
-
-    name: str
-    url: str
-    default: bool = False
-
-
-class StoredTag(_Answer, frozen=True, kw_only=True):
-    """A tag of a store: what it means, when and by which node it was published."""
-
-    reference: str
-    digest: str
-    at: float
-    by: str
-    environment: LayerEnvironment = LayerEnvironment()
-
-
-class TokenRequest(_Request, frozen=True, kw_only=True):
-    """``ttl_s`` None: until revoked. ``project`` None: "default", or "*" (all of them) for scope admin."""
-
-    name: str = ""
-    ttl_s: float | None = None
-    scope: str = "exec"
-    project: str | None = None
-    principal: str | None = None
-    """None: the maker's."""
-
-
-class TokenInfo(_Answer, frozen=True, kw_only=True):
-    """A token without its secret."""
-
-    id: str
-    name: str
-    created_at: float
-    expires_at: float | None = None
-    principal: str = ""
-    project: str = "*"
-    scope: str = "admin"
-
-
-class TokenCreated(_Answer, frozen=True, kw_only=True):
-    """The only time that the secret is seen."""
-
-    id: str
-    name: str
-    token: str
-    expires_at: float | None = None
-    principal: str = ""
-    project: str = "*"
-    scope: str = "admin"
-
-
-class VersionInfo(_Answer, frozen=True, kw_only=True):
+class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What this server is and can do."""
 
     version: str
@@ -798,7 +384,7 @@ class VersionInfo(_Answer, frozen=True, kw_only=True):
     node: str
 
 
-class Status(_Answer, frozen=True, kw_only=True):
+class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A node at a glance: its parts, what it has and what is used."""
 
     node: str

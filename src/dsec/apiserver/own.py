@@ -9,7 +9,8 @@ from collections.abc import Callable
 import msgspec
 
 from dsec.api.access import DEFAULT_PROJECT, EVERY_PROJECT
-from dsec.api.types import TokenRequest, VersionInfo
+from dsec.api.tokens import TokenRequest
+from dsec.api.types import VersionInfo
 from dsec.apiserver.asgi import Receive, Send, read_body, send_bytes, send_json
 from dsec.apiserver.edge_link import Edges
 from dsec.apiserver.metrics import Metrics

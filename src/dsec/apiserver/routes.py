@@ -9,6 +9,26 @@ import msgspec
 
 from dsec.api import audit, network, packing, snapshots, types
 from dsec.api.access import Scope
+from dsec.api.images import ImageFetchRequest, ImageInfo, ImageProgress, ImagePushRequest, ImportRequest, StoredImage
+from dsec.api.jobs import HeartbeatRequest, JobInfo, JobRequest
+from dsec.api.layers import (
+    LayerChecked,
+    LayerCheckRequest,
+    LayerCollected,
+    LayerCollectRequest,
+    LayerDetail,
+    LayerDifferences,
+    LayerDiffRequest,
+    LayerEvicted,
+    LayerEvictRequest,
+    LayerInfo,
+    LayerPullRequest,
+    LayerPushRequest,
+    LayerVerifyRequest,
+    StoredTag,
+    StoreInfo,
+)
+from dsec.api.tokens import TokenCreated, TokenInfo, TokenRequest
 
 __all__ = ["ROUTES", "Match", "Route", "match"]
 
@@ -61,11 +81,11 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="GET", path="/v1/tokens", scope="admin", where="own", summary="The node's tokens, no secrets",
-        answer=types.TokenInfo, wrapped="tokens",
+        answer=TokenInfo, wrapped="tokens",
     ),
     Route(
         method="POST", path="/v1/tokens", scope="admin", summary="Make a token", where="own",
-        request=types.TokenRequest, answer=types.TokenCreated,
+        request=TokenRequest, answer=TokenCreated,
     ),
     Route(
         method="DELETE", path="/v1/tokens/{token_id}", scope="admin", summary="Revoke a token", where="own",
@@ -214,97 +234,97 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         method="POST", path="/v1/jobs", scope="exec", summary="Take a job; idempotent by holder",
-        request=types.JobRequest, answer=types.JobInfo,
+        request=JobRequest, answer=JobInfo,
     ),
-    Route(method="GET", path="/v1/jobs", scope="read", summary="Jobs", answer=types.JobInfo, wrapped="jobs"),
-    Route(method="GET", path="/v1/jobs/{name}", scope="read", summary="One job", answer=types.JobInfo),
+    Route(method="GET", path="/v1/jobs", scope="read", summary="Jobs", answer=JobInfo, wrapped="jobs"),
+    Route(method="GET", path="/v1/jobs/{name}", scope="read", summary="One job", answer=JobInfo),
     Route(
         method="POST", path="/v1/jobs/{name}/heartbeat", scope="exec", summary="Renew a job's lease",
-        request=types.HeartbeatRequest, answer=types.JobInfo,
+        request=HeartbeatRequest, answer=JobInfo,
     ),
     Route(method="POST", path="/v1/jobs/{name}/stop", scope="exec", summary="End a job", answer=types.StopReport),
-    Route(method="GET", path="/v1/images", scope="read", summary="Images", answer=types.ImageInfo, wrapped="images"),
+    Route(method="GET", path="/v1/images", scope="read", summary="Images", answer=ImageInfo, wrapped="images"),
     Route(
         method="POST", path="/v1/images/import", scope="admin", summary="Import an image; NDJSON of progress",
-        request=types.ImportRequest, answer=types.ImageProgress, query=("reference", "format"), streams=True,
+        request=ImportRequest, answer=ImageProgress, query=("reference", "format"), streams=True,
     ),
     Route(
         method="POST", path="/v1/images/build", scope="admin", summary="Build the default image; NDJSON of progress",
-        request=dict[str, str], answer=types.ImageProgress, streams=True,
+        request=dict[str, str], answer=ImageProgress, streams=True,
     ),
     Route(
         method="POST", path="/v1/images/collapse", scope="admin",
         summary="Make few layers of an image's many; NDJSON of progress",
-        request=dict[str, str], answer=types.ImageProgress, streams=True,
+        request=dict[str, str], answer=ImageProgress, streams=True,
     ),
     Route(
         method="POST", path="/v1/images/push", scope="admin",
         summary="Publish an image in a store; NDJSON of progress",
-        request=types.ImagePushRequest, answer=types.ImageProgress, streams=True,
+        request=ImagePushRequest, answer=ImageProgress, streams=True,
     ),
     Route(
         method="POST", path="/v1/images/fetch", scope="admin",
         summary="Fetch an image from a store; NDJSON of progress",
-        request=types.ImageFetchRequest, answer=types.ImageProgress, streams=True,
+        request=ImageFetchRequest, answer=ImageProgress, streams=True,
     ),
-    Route(method="GET", path="/v1/images/{reference...}", scope="read", summary="One image", answer=types.ImageInfo),
+    Route(method="GET", path="/v1/images/{reference...}", scope="read", summary="One image", answer=ImageInfo),
     Route(
         method="DELETE", path="/v1/images/{reference...}", scope="admin",
         summary="Remove an image", answer=dict[str, Any],
     ),
-    Route(method="GET", path="/v1/layers", scope="read", summary="Layers", answer=types.LayerInfo, wrapped="layers"),
+    Route(method="GET", path="/v1/layers", scope="read", summary="Layers", answer=LayerInfo, wrapped="layers"),
     Route(
         method="POST", path="/v1/layers", scope="admin", summary="Build a layer from a tar body",
-        answer=types.LayerInfo, query=("reference", "at", "owner", "environment"), streams=True,
+        answer=LayerInfo, query=("reference", "at", "owner", "environment"), streams=True,
     ),
     Route(
         method="POST", path="/v1/layers/push", scope="admin",
         summary="Publish a layer in a store; NDJSON of progress",
-        request=types.LayerPushRequest, answer=types.ImageProgress, streams=True,
+        request=LayerPushRequest, answer=ImageProgress, streams=True,
     ),
     Route(
         method="POST", path="/v1/layers/pull", scope="admin",
         summary="Fetch a layer from a store; NDJSON of progress",
-        request=types.LayerPullRequest, answer=types.ImageProgress, streams=True,
+        request=LayerPullRequest, answer=ImageProgress, streams=True,
     ),
     Route(
         method="POST", path="/v1/layers/verify", scope="exec",
         summary="Hold a layer against its digest; NDJSON of progress",
-        request=types.LayerVerifyRequest, answer=types.ImageProgress, streams=True,
+        request=LayerVerifyRequest, answer=ImageProgress, streams=True,
     ),
     Route(
         method="POST", path="/v1/layers/evict", scope="admin", summary="Take a layer's files off the node for now",
-        request=types.LayerEvictRequest, answer=types.LayerEvicted,
+        request=LayerEvictRequest, answer=LayerEvicted,
     ),
     Route(
         method="POST", path="/v1/layers/gc", scope="admin",
         summary="Remove layers that nothing needs, here or in a store",
-        request=types.LayerCollectRequest, answer=types.LayerCollected,
+        request=LayerCollectRequest, answer=LayerCollected,
     ),
     Route(
         method="POST", path="/v1/layers/check", scope="read", summary="Which files of a composition hide others",
-        request=types.LayerCheckRequest, answer=types.LayerChecked,
+        request=LayerCheckRequest, answer=LayerChecked,
     ),
     Route(
         method="POST", path="/v1/layers/diff", scope="read", summary="What differs between two layers",
-        request=types.LayerDiffRequest, answer=types.LayerDifferences,
+        request=LayerDiffRequest, answer=LayerDifferences,
     ),
     Route(
-        method="GET", path="/v1/layers/{reference...}", scope="read", summary="One layer", answer=types.LayerDetail,
+        method="GET", path="/v1/layers/{reference...}", scope="read", summary="One layer", answer=LayerDetail,
     ),
     Route(
         method="DELETE", path="/v1/layers/{reference...}", scope="admin",
         summary="Remove a layer's tag, here or in a store",
         answer=dict[str, Any], query=("store",),
     ),
-    Route(method="GET", path="/v1/stores", scope="read", summary="Stores", answer=types.StoreInfo, wrapped="stores"),
+    Route(method="GET", path="/v1/stores", scope="read", summary="Stores", answer=StoreInfo, wrapped="stores"),
     Route(
         method="GET", path="/v1/stores/{name}/layers", scope="read", summary="The tags of a store",
-        answer=types.StoredTag, wrapped="layers",
+        answer=StoredTag, wrapped="layers",
     ),
     Route(
         method="GET", path="/v1/stores/{name}/images", scope="read", summary="The images of a store",
-        answer=types.StoredImage, wrapped="images",
+        answer=StoredImage, wrapped="images",
     ),
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from dsec.cli.values import size
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from dsec.api.types import ImageProgress
+    from dsec.api.images import ImageProgress
 
 __all__ = ["ProgressLines"]
 

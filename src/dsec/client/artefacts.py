@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from dsec.api import types
+from dsec.api.images import ImageFetchRequest, ImageInfo, ImagePushed, ImagePushRequest, ImportRequest
+from dsec.api.tokens import TokenCreated, TokenInfo, TokenRequest
 from dsec.client.link import Query
 from dsec.client.progressing import OnImageProgress, OnProgress, last_line
 from dsec.client.results import ImageReady
@@ -25,11 +26,11 @@ __all__ = ["Images", "Tokens"]
 
 
 class _ImageList(msgspec.Struct, frozen=True):
-    images: list[types.ImageInfo]
+    images: list[ImageInfo]
 
 
 class _TokenList(msgspec.Struct, frozen=True):
-    tokens: list[types.TokenInfo]
+    tokens: list[TokenInfo]
 
 
 class Images:
@@ -38,14 +39,14 @@ class Images:
     def __init__(self, client: DSecClient) -> None:
         self._client = client
 
-    async def list(self) -> list[types.ImageInfo]:
+    async def list(self) -> list[ImageInfo]:
         """Every image."""
         found = await self._client._link().ask_patiently("GET", "/v1/images", _ImageList)
         return found.images
 
-    async def get(self, reference: str) -> types.ImageInfo:
+    async def get(self, reference: str) -> ImageInfo:
         """One image, by reference or digest. Raises ImageNotFound."""
-        return await self._client._link().ask_patiently("GET", _image_path(reference), types.ImageInfo)
+        return await self._client._link().ask_patiently("GET", _image_path(reference), ImageInfo)
 
     async def remove(self, reference: str) -> None:
         """Remove an image; layers that others, and sandboxes that live, use stay. Raises ImageNotFound."""
@@ -54,7 +55,7 @@ class Images:
     async def import_(
         self, source: str, *, reference: str | None = None,
         pull: Literal["missing", "always", "never"] = "always", on_progress: OnProgress | None = None,
-    ) -> types.ImageInfo:  # fmt: skip
+    ) -> ImageInfo:  # fmt: skip
         """Import an image; returns it when it is there.
 
         ``source``: a reference or ``docker://REF``, which the node pulls; or ``docker-archive:FILE`` or
@@ -63,21 +64,19 @@ class Images:
         """
         kind, _, name = source.partition(":")
         if kind not in ("docker-archive", "oci"):
-            body = msgspec.json.encode(types.ImportRequest(source=source, reference=reference, pull=pull))
+            body = msgspec.json.encode(ImportRequest(source=source, reference=reference, pull=pull))
             return await self._progressing("/v1/images/import", None, body, "application/json", on_progress)
         query = {"format": kind} | ({} if reference is None else {"reference": reference})
         path = Path(name)
         upload = Upload(tar_pieces(path) if kind == "oci" else file_pieces(path))
         return await self._progressing("/v1/images/import", query, upload, "application/x-tar", on_progress)
 
-    async def build(
-        self, reference: str = "dsec/debian:12", *, on_progress: OnProgress | None = None
-    ) -> types.ImageInfo:
+    async def build(self, reference: str = "dsec/debian:12", *, on_progress: OnProgress | None = None) -> ImageInfo:
         """Build the image that dsec makes itself."""
         body = msgspec.json.encode({"reference": reference})
         return await self._progressing("/v1/images/build", None, body, "application/json", on_progress)
 
-    async def collapse(self, reference: str, *, on_progress: OnProgress | None = None) -> types.ImageInfo:
+    async def collapse(self, reference: str, *, on_progress: OnProgress | None = None) -> ImageInfo:
         """Make one layer of each run of an image's small layers, as the node does by itself after an import.
 
         Sandboxes made from then on mount fewer layers; those that live keep what they have. Nothing to do is no
@@ -88,26 +87,26 @@ class Images:
 
     async def push(
         self, reference: str, *, store: str | None = None, move: bool = False, on_progress: OnProgress | None = None
-    ) -> types.ImagePushed:
+    ) -> ImagePushed:
         """Publish an image of the node in a store, the default one if None: only the layers that it has not are sent.
 
         Raises ImageNotFound, Conflict (the name means another image there, and ``move`` was not said), StoreFull,
         StoreDenied, StoreUnreachable. Asked again, it goes on where it was cut off.
         """
-        body = msgspec.json.encode(types.ImagePushRequest(reference=reference, store=store, move=move))
+        body = msgspec.json.encode(ImagePushRequest(reference=reference, store=store, move=move))
         return await last_line(
             self._client._link(), "/v1/images/push", None, body, "application/json", on_progress, "pushed",
-            types.ImagePushed,
+            ImagePushed,
         )  # fmt: skip
 
     async def fetch(
         self, reference: str, *, store: str | None = None, on_progress: OnProgress | None = None
-    ) -> types.ImageInfo:
+    ) -> ImageInfo:
         """Bring an image from a store, instead of its registry, onto the node: every chunk checked.
 
         Raises ImageNotFound, ImageCorrupt, StoreDenied, StoreUnreachable, CapacityError.
         """
-        body = msgspec.json.encode(types.ImageFetchRequest(reference=reference, store=store))
+        body = msgspec.json.encode(ImageFetchRequest(reference=reference, store=store))
         return await self._progressing("/v1/images/fetch", None, body, "application/json", on_progress)
 
     async def ensure(
@@ -139,10 +138,8 @@ class Images:
 
     async def _progressing(
         self, path: str, query: Query | None, body: bytes | Upload, content_type: str, on_progress: OnProgress | None
-    ) -> types.ImageInfo:
-        return await last_line(
-            self._client._link(), path, query, body, content_type, on_progress, "image", types.ImageInfo
-        )
+    ) -> ImageInfo:
+        return await last_line(self._client._link(), path, query, body, content_type, on_progress, "image", ImageInfo)
 
     async def _ensured(
         self, reference: str, pull: Literal["missing", "always", "never"], turn: asyncio.Semaphore,
@@ -175,16 +172,16 @@ class Tokens:
     async def create(
         self, name: str = "", *, ttl_s: float | None = None, scope: str = "exec", project: str | None = None,
         principal: str | None = None,
-    ) -> types.TokenCreated:  # fmt: skip
+    ) -> TokenCreated:  # fmt: skip
         """Make a token; its secret is seen only here. Raises InvalidArgument; Denied unless the caller is an admin.
 
         ``ttl_s`` None: until revoked. ``scope`` is "read", "exec" or "admin", each with the former; ``project`` is
         "default" unless named, "*" for all of them (an admin's); ``principal`` is the caller's own unless named.
         """
-        body = types.TokenRequest(name=name, ttl_s=ttl_s, scope=scope, project=project, principal=principal)
-        return await self._client._link().ask("POST", "/v1/tokens", types.TokenCreated, body=body)
+        body = TokenRequest(name=name, ttl_s=ttl_s, scope=scope, project=project, principal=principal)
+        return await self._client._link().ask("POST", "/v1/tokens", TokenCreated, body=body)
 
-    async def list(self) -> list[types.TokenInfo]:
+    async def list(self) -> list[TokenInfo]:
         """All tokens of the node, without their secrets."""
         found = await self._client._link().ask_patiently("GET", "/v1/tokens", _TokenList)
         return found.tokens

@@ -17,6 +17,7 @@ import msgspec
 
 from dsec.api import types
 from dsec.api.ids import check_sandbox_id
+from dsec.api.jobs import JobInfo
 from dsec.client.args import SandboxArgs, SandboxFields, args_of
 from dsec.client.artefacts import Images, Tokens
 from dsec.client.creating import Creating, CreatingMany
@@ -55,7 +56,7 @@ class _Groups(msgspec.Struct, frozen=True):
 
 
 class _Jobs(msgspec.Struct, frozen=True):
-    jobs: list[types.JobInfo]
+    jobs: list[JobInfo]
 
 
 class DSecClient:
@@ -267,7 +268,7 @@ class DSecClient:
             raise InvalidArgument(f'on_lost is "stop" or "pause", not {on_lost!r}')
         return Job(self, name, lease_s=lease_s, on_lost=on_lost, max_live=max_live)
 
-    async def jobs(self) -> list[types.JobInfo]:
+    async def jobs(self) -> list[JobInfo]:
         """Every job of the node, by name."""
         return (await self._link().ask_patiently("GET", "/v1/jobs", _Jobs)).jobs
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from dsec.api import types
 from dsec.api.ids import check_job, new_key
+from dsec.api.jobs import HeartbeatRequest, JobInfo, JobRequest
 from dsec.client.args import SandboxArgs, SandboxFields
 from dsec.client.creating import Creating, CreatingMany
 from dsec.client.owned import Owned, disown, own_job
@@ -42,11 +43,9 @@ class Job:
     ) -> None:  # fmt: skip
         self.name = check_job(name)
         self._plain = client
-        self._request = types.JobRequest(
-            name=name, holder=new_key(), lease_s=lease_s, on_lost=on_lost, max_live=max_live
-        )
+        self._request = JobRequest(name=name, holder=new_key(), lease_s=lease_s, on_lost=on_lost, max_live=max_live)
         self._client: DSecClient | None = None
-        self._info: types.JobInfo | None = None
+        self._info: JobInfo | None = None
         self._beating: asyncio.Task[None] | None = None
         self._owned: Owned | None = None
         self._lost_by: DSecError | None = None
@@ -58,7 +57,7 @@ class Job:
 
     async def open(self) -> Self:
         """Take it, from its former holder too. Raises Denied for another principal's, InvalidArgument, NodeError."""
-        info = await self._plain._link().ask_patiently("POST", "/v1/jobs", types.JobInfo, body=self._request)
+        info = await self._plain._link().ask_patiently("POST", "/v1/jobs", JobInfo, body=self._request)
         self._info, self._lost_by = info, None
         self._client = self._plain._in_job(self.name, info.fence)
         self._owned = own_job(self._client._address(), self.name)
@@ -77,17 +76,17 @@ class Job:
         with suppress(Fenced):  # another holds it now, and its sandboxes with it
             await self.stop()
 
-    async def _beat(self, client: DSecClient, info: types.JobInfo) -> None:
+    async def _beat(self, client: DSecClient, info: JobInfo) -> None:
         """Every third of the lease, whatever the node answers but that the job is not ours any more.
 
         A late one, after a loop that stood still, is worth as much: nobody else has the job, or Fenced says so.
         """
-        path, body = f"/v1/jobs/{quote(self.name)}/heartbeat", types.HeartbeatRequest(fence=info.fence)
+        path, body = f"/v1/jobs/{quote(self.name)}/heartbeat", HeartbeatRequest(fence=info.fence)
         while True:
             await asyncio.sleep(info.lease_s / 3)
             try:
                 await client._link().ask_patiently(
-                    "POST", path, types.JobInfo, body=body, patience_s=info.lease_s / 3
+                    "POST", path, JobInfo, body=body, patience_s=info.lease_s / 3
                 )  # fmt: skip
             except CallerError as error:
                 self._lost_by = error
@@ -138,10 +137,10 @@ class Job:
         """Why no more signs of life are given, Fenced mostly; None while they are."""
         return self._lost_by
 
-    async def info(self) -> types.JobInfo:
+    async def info(self) -> JobInfo:
         """Its state, lease and limit, and how many of its sandboxes live and wait."""
         path = f"/v1/jobs/{quote(self.name)}"
-        return await self._held()._link().ask_patiently("GET", path, types.JobInfo)
+        return await self._held()._link().ask_patiently("GET", path, JobInfo)
 
     # Its sandboxes
 

@@ -7,15 +7,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dsec.api import types
+from dsec.api.images import ImageProgress
 from dsec.client.link import Link, Query, decode_answer
 from dsec.client.tarball import Upload
 from dsec.errors import DSecError, ProtocolError, error_from_wire
 
 __all__ = ["OnImageProgress", "OnProgress", "last_line"]
 
-OnProgress = Callable[[types.ImageProgress], None]
-OnImageProgress = Callable[[str, types.ImageProgress], None]
+OnProgress = Callable[[ImageProgress], None]
+OnImageProgress = Callable[[str, ImageProgress], None]
 """Called with an image's reference, as it was asked for, and how far it is."""
 T = TypeVar("T")
 _LONGEST_LINE = 4 << 20
@@ -54,5 +54,5 @@ def _line(line: bytes, on_progress: OnProgress | None, field: str, kind: type[T]
     if field in fields:
         return msgspec.convert(fields[field], kind)
     if on_progress is not None:
-        on_progress(msgspec.convert(fields, types.ImageProgress))
+        on_progress(msgspec.convert(fields, ImageProgress))
     return None

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 from dsec.api import types
+from dsec.api.images import ImageInfo
 from dsec.api.types import Ended, ExecUsage
 from dsec.errors import DSecError, ExecFailed, ExecTimeout, InvalidArgument
 
@@ -236,7 +237,7 @@ class ImageReady:
     """An image that is there now, under the name that was asked for, after so long."""
 
     reference: str
-    image: types.ImageInfo
+    image: ImageInfo
     took_s: float
 
 

@@ -9,7 +9,7 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dsec.api.types import ImageInfo, ImageProgress, ImportRequest
+from dsec.api.images import ImageInfo, ImageProgress, ImportRequest
 from dsec.edge.core import Core
 from dsec.edge.layer_routes import evict
 from dsec.edge.node_stores import NodeStores

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from dsec.api.access import DEFAULT_PROJECT
-from dsec.api.types import JobInfo, JobRequest, JobState
+from dsec.api.jobs import JobInfo, JobRequest, JobState
 from dsec.errors import Conflict, Denied, Fenced
 
 __all__ = ["Claim", "JobRecord", "acquired", "check_claim", "claim_of", "ended", "lease_of", "lost", "renewed"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dsec.api.types import HeartbeatRequest, JobRequest
+from dsec.api.jobs import HeartbeatRequest, JobRequest
 from dsec.edge.caller import calling
 from dsec.edge.job_record import Claim, claim_of
 from dsec.edge.jobs import Jobs

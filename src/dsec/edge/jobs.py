@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from dsec.api import ids
-from dsec.api.types import JobInfo, JobRequest, StopFailure, StopReport
+from dsec.api.jobs import JobInfo, JobRequest
+from dsec.api.types import StopFailure, StopReport
 from dsec.backends.contract import JobLost, Leasing
 from dsec.edge import job_record
 from dsec.edge.attempt import Attempt

@@ -11,7 +11,26 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dsec.api import types
+from dsec.api.images import ImageProgress
+from dsec.api.layers import (
+    ChangedFile,
+    HiddenFile,
+    LayerChecked,
+    LayerCheckRequest,
+    LayerClash,
+    LayerCollected,
+    LayerCollectRequest,
+    LayerDetail,
+    LayerDifferences,
+    LayerDiffRequest,
+    LayerEvicted,
+    LayerEvictRequest,
+    LayerInfo,
+    LayerPullRequest,
+    LayerPushRequest,
+    LayerVerified,
+    LayerVerifyRequest,
+)
 from dsec.edge.core import Core
 from dsec.edge.environment import DEFAULT_PATH
 from dsec.edge.layer_cache import LayerCache
@@ -48,7 +67,7 @@ class _Layers:
         copies = self._images.copies.all()
         return json_answer({"layers": [self._info(each, copies) for each in self._images.list_layers()]})
 
-    def _info(self, layer: LayerTag, copies: Mapping[str, Sequence[str]]) -> types.LayerInfo:
+    def _info(self, layer: LayerTag, copies: Mapping[str, Sequence[str]]) -> LayerInfo:
         here = self._images.layers.here(layer.digest)
         return msgspec.structs.replace(
             layer_info(layer),
@@ -75,7 +94,7 @@ class _Layers:
         found = layers.find(request.path_params["reference"])
         here = layers.here(found.digest)
         return json_answer(
-            types.LayerDetail(
+            LayerDetail(
                 digest=found.digest,
                 size_bytes=found.bytes,
                 here=here is not None,
@@ -93,9 +112,9 @@ class _Layers:
         )
 
     async def evict(self, request: Request) -> Response:
-        asked = await body_as(request, types.LayerEvictRequest)
+        asked = await body_as(request, LayerEvictRequest)
         digest = self._images.layers.find(asked.reference).digest
-        return json_answer(types.LayerEvicted(digest=digest, evicted=await self._cache.evict(digest)))
+        return json_answer(LayerEvicted(digest=digest, evicted=await self._cache.evict(digest)))
 
     async def remove(self, request: Request) -> Response:
         reference, query = request.path_params["reference"], query_of(request, "store")
@@ -109,7 +128,7 @@ class _Layers:
         return json_answer({})
 
     async def push(self, request: Request) -> Response:
-        asked = await body_as(request, types.LayerPushRequest)
+        asked = await body_as(request, LayerPushRequest)
 
         async def work(tell: Tell) -> dict[str, Any]:
             progress = _moments(tell, "push", asked.reference)
@@ -120,7 +139,7 @@ class _Layers:
         return progressing(work)
 
     async def pull(self, request: Request) -> Response:
-        asked = await body_as(request, types.LayerPullRequest)
+        asked = await body_as(request, LayerPullRequest)
 
         async def work(tell: Tell) -> dict[str, Any]:
             progress = _moments(tell, "pull", asked.reference)
@@ -131,7 +150,7 @@ class _Layers:
         return progressing(work)
 
     async def verify(self, request: Request) -> Response:
-        asked = await body_as(request, types.LayerVerifyRequest)
+        asked = await body_as(request, LayerVerifyRequest)
 
         async def work(tell: Tell) -> dict[str, Any]:
             if asked.store is None:
@@ -140,17 +159,17 @@ class _Layers:
             else:
                 progress = _moments(tell, "verify", asked.reference)
                 digest, faults = await self.stores.verify(asked.reference, asked.store, progress, deep=asked.deep)
-            return {"verified": types.LayerVerified(digest=digest, faults=faults)}
+            return {"verified": LayerVerified(digest=digest, faults=faults)}
 
         return progressing(work)
 
     async def collect(self, request: Request) -> Response:
-        asked = await body_as(request, types.LayerCollectRequest)
+        asked = await body_as(request, LayerCollectRequest)
         if asked.store is None:
             return json_answer(await self._collect_here(dry_run=asked.dry_run))
         done = await self.stores.collect(asked.store, dry_run=asked.dry_run)
         return json_answer(
-            types.LayerCollected(
+            LayerCollected(
                 removed_layers=done.removed_layers,
                 removed_blobs=len(done.removed_blobs),
                 removed_bytes=done.removed_bytes,
@@ -161,18 +180,16 @@ class _Layers:
             )
         )
 
-    async def _collect_here(self, *, dry_run: bool) -> types.LayerCollected:
+    async def _collect_here(self, *, dry_run: bool) -> LayerCollected:
         sizes = {digest: self._images.layers.size(digest) for digest in self._images.garbage()}
         gone = list(sizes) if dry_run else await self._images.prune()
         if not dry_run:
             await evict(self._core, gone)
             await self.stores.let_go(gone)
-        return types.LayerCollected(
-            removed_layers=list(gone), removed_bytes=sum(sizes.get(digest, 0) for digest in gone)
-        )
+        return LayerCollected(removed_layers=list(gone), removed_bytes=sum(sizes.get(digest, 0) for digest in gone))
 
     async def check(self, request: Request) -> Response:
-        asked = await body_as(request, types.LayerCheckRequest)
+        asked = await body_as(request, LayerCheckRequest)
         named: list[tuple[str, str]] = []
         bottom, env = "dsec", {"PATH": DEFAULT_PATH}
         if asked.image is not None:
@@ -190,21 +207,21 @@ class _Layers:
             programs = await in_thread(lambda stop: _some(clashing_programs(layers, path), stop))
         clashes = [*clashing_variables(bottom, env, brought), *twice_in_path(path), *programs]
         hidden = [
-            types.HiddenFile(path=_text(each.path), upper=each.upper, lower=each.lower, how=each.how)
+            HiddenFile(path=_text(each.path), upper=each.upper, lower=each.lower, how=each.how)
             for each in found[:_MOST_SHOWN]
         ]
         return json_answer(
-            types.LayerChecked(
+            LayerChecked(
                 hidden=hidden,
                 total=len(found),
-                clashes=[types.LayerClash(**each._asdict()) for each in clashes[:_MOST_SHOWN]],
+                clashes=[LayerClash(**each._asdict()) for each in clashes[:_MOST_SHOWN]],
                 clashes_total=len(clashes),
                 path=":".join(each.directory for each in path),
             )
         )
 
     async def diff(self, request: Request) -> Response:
-        asked = await body_as(request, types.LayerDiffRequest)
+        asked = await body_as(request, LayerDiffRequest)
         old, new = (self._images.layers.find(each).digest for each in (asked.old, asked.new))
         layers = self._images.layers
         with self._images.holding([old, new]):
@@ -214,10 +231,10 @@ class _Layers:
                 layers.check_whole(each)
             found = await in_thread(lambda stop: _some(differences(layers.path(old), layers.path(new)), stop))
         files = [
-            types.ChangedFile(path=_text(each.path), how=each.how, fields=list(each.fields))
+            ChangedFile(path=_text(each.path), how=each.how, fields=list(each.fields))
             for each in sorted(found)[:_MOST_SHOWN]
         ]
-        return json_answer(types.LayerDifferences(files=files, total=len(found)))
+        return json_answer(LayerDifferences(files=files, total=len(found)))
 
     async def _here(self, reference: str) -> str:
         """Digest of a layer, whose files are here when this returns."""
@@ -245,7 +262,7 @@ async def evict(core: Core, layers: Sequence[str]) -> None:
 
 def _moments(tell: Tell, phase: str, reference: str) -> OnStoreBytes:
     def progress(done: int, total: int) -> None:
-        tell(types.ImageProgress(phase=phase, done=done, total=total, detail=reference))
+        tell(ImageProgress(phase=phase, done=done, total=total, detail=reference))
 
     return progress
 

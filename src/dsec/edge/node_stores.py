@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import structlog
 
-from dsec.api.types import LayerPushed, StoredTag, StoreInfo
+from dsec.api.layers import LayerPushed, StoredTag, StoreInfo
 from dsec.edge.claims import Claims
 from dsec.edge.turns import Turns
 from dsec.edge.wire_layers import wire_environment

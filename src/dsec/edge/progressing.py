@@ -10,7 +10,7 @@ import msgspec
 import structlog
 from starlette.responses import Response, StreamingResponse
 
-from dsec.api.types import ImageProgress
+from dsec.api.images import ImageProgress
 from dsec.errors import DSecError, PlatformError
 
 __all__ = ["Tell", "Work", "line", "progressing"]

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dsec.api import types
+from dsec.api.images import ImageFetchRequest, ImageProgress, ImagePushed, ImagePushRequest, StoredImage
 from dsec.edge.core import Core
 from dsec.edge.layer_cache import LayerCache
 from dsec.edge.node_stores import NodeStores, OnStoreBytes
@@ -41,7 +41,7 @@ class StoredImages:
 
     async def push(
         self, reference: str, store_name: str | None, progress: OnStoreBytes, *, move: bool
-    ) -> types.ImagePushed:
+    ) -> ImagePushed:
         """Publish an image: each layer that the store has not, then what they make together.
 
         Raises ImageNotFound, Conflict, and what publishing a layer raises. Cut off, it goes on where it was.
@@ -62,7 +62,7 @@ class StoredImages:
                 size, stored, sent = size + one.size, stored + one.stored, sent + one.sent
                 done += one.size
             await in_thread(lambda _: put_image(store, record, move=move))
-        return types.ImagePushed(
+        return ImagePushed(
             reference=image.reference, digest=image.digest, store=name,
             size_bytes=size, stored_bytes=stored, sent_bytes=sent, registry_bytes=self._as_blobs(image),
         )  # fmt: skip
@@ -95,12 +95,12 @@ class StoredImages:
             await together([partial(bring, each) for each in dict.fromkeys(record.layers)], at_once=_AT_ONCE)
             return self._images.layers.compose_image(wanted, record.digest, record.config, record.layers)
 
-    async def list(self, store_name: str) -> list[types.StoredImage]:
+    async def list(self, store_name: str) -> list[StoredImage]:
         """The images of a store, by name."""
         _, store = self._stores.open(store_name)
         found = await in_thread(lambda _: list_images(store))
         return [
-            types.StoredImage(
+            StoredImage(
                 reference=each.reference, digest=each.digest, layers=list(each.layers), at=each.at, by=each.by
             )
             for each in sorted(found, key=lambda each: each.reference)
@@ -130,7 +130,7 @@ def stored_image_routes(core: Core, stores: NodeStores, cache: LayerCache) -> li
     own = StoredImages(core, stores, cache)
 
     async def push(request: Request) -> Response:
-        asked = await body_as(request, types.ImagePushRequest)
+        asked = await body_as(request, ImagePushRequest)
 
         async def work(tell: Tell) -> dict[str, Any]:
             progress = _moments(tell, "push", asked.reference)
@@ -139,7 +139,7 @@ def stored_image_routes(core: Core, stores: NodeStores, cache: LayerCache) -> li
         return progressing(work)
 
     async def fetch(request: Request) -> Response:
-        asked = await body_as(request, types.ImageFetchRequest)
+        asked = await body_as(request, ImageFetchRequest)
 
         async def work(tell: Tell) -> dict[str, Any]:
             progress = _moments(tell, "pull", asked.reference)
@@ -159,6 +159,6 @@ def stored_image_routes(core: Core, stores: NodeStores, cache: LayerCache) -> li
 
 def _moments(tell: Tell, phase: str, reference: str) -> Callable[[int, int], None]:
     def progress(done: int, total: int) -> None:
-        tell(types.ImageProgress(phase=phase, done=done, total=total, detail=reference))
+        tell(ImageProgress(phase=phase, done=done, total=total, detail=reference))
 
     return progress

@@ -6,7 +6,8 @@ import re
 
 import msgspec
 
-from dsec.api import types
+from dsec.api import layers as wire
+from dsec.api.images import ImageConfig, ImageInfo
 from dsec.errors import InvalidArgument
 from dsec.images import Image, LayerEnvironment, LayerTag
 
@@ -16,17 +17,17 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_BYTES = 16 << 10
 
 
-def image_info(image: Image) -> types.ImageInfo:
+def image_info(image: Image) -> ImageInfo:
     """The API's form of an image."""
     config = image.config
-    return types.ImageInfo(
+    return ImageInfo(
         reference=image.reference,
         digest=image.digest,
         layers=list(image.layers),
         parts=list(image.parts),
         size_bytes=image.bytes,
         created_at=image.created_at,
-        config=types.ImageConfig(
+        config=ImageConfig(
             env=[f"{name}={value}" for name, value in config.env.items()],
             user=config.user,
             workdir=config.workdir,
@@ -36,9 +37,9 @@ def image_info(image: Image) -> types.ImageInfo:
     )
 
 
-def layer_info(layer: LayerTag) -> types.LayerInfo:
+def layer_info(layer: LayerTag) -> wire.LayerInfo:
     """A layer with its tag."""
-    return types.LayerInfo(
+    return wire.LayerInfo(
         digest=layer.digest,
         size_bytes=layer.bytes,
         reference=layer.tag,
@@ -47,9 +48,9 @@ def layer_info(layer: LayerTag) -> types.LayerInfo:
     )
 
 
-def wire_environment(environment: LayerEnvironment) -> types.LayerEnvironment:
+def wire_environment(environment: LayerEnvironment) -> wire.LayerEnvironment:
     """What a layer brings to the environment."""
-    return types.LayerEnvironment(
+    return wire.LayerEnvironment(
         env=environment.env,
         path_prepend=list(environment.path_prepend),
         path_append=list(environment.path_append),
@@ -61,7 +62,7 @@ def parse_environment(text: str) -> LayerEnvironment:
     if len(text) > _MOST_BYTES:
         raise InvalidArgument(f"a layer's environment is longer than {_MOST_BYTES} bytes", argument="environment")
     try:
-        found = msgspec.json.decode(text.encode(), type=types.LayerEnvironment)
+        found = msgspec.json.decode(text.encode(), type=wire.LayerEnvironment)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
         raise InvalidArgument(f"a layer's environment: {error}", argument="environment") from None
     for name, value in found.env.items():

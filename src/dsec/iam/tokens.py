@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from dsec.api.access import EVERY_PROJECT, check_principal, check_project, check_scope
-from dsec.api.types import TokenCreated, TokenInfo
+from dsec.api.tokens import TokenCreated, TokenInfo
 from dsec.databases import connect, open_tables
 from dsec.errors import InvalidArgument, NotFound
 

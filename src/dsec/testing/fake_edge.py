@@ -16,6 +16,8 @@ from aiohttp import web
 
 from dsec.api import types
 from dsec.api.http import error_body, status_of
+from dsec.api.images import ImageInfo
+from dsec.api.jobs import JobInfo
 from dsec.api.snapshots import SnapshotInfo
 from dsec.errors import DSecError, Fenced, NotFound
 from dsec.testing.fake_answers import USAGE, json_answer
@@ -54,8 +56,8 @@ class FakeEdge(Faults):
         """(principal, project, scope) of each."""
         self.frames_in = 0
         self.uploads: dict[str, bytes] = {}
-        self.images: dict[str, types.ImageInfo] = {}
-        self.jobs: dict[str, types.JobInfo] = {}
+        self.images: dict[str, ImageInfo] = {}
+        self.jobs: dict[str, JobInfo] = {}
         self.snapshots: dict[str, SnapshotInfo] = {}
         self.beats: list[tuple[str, int]] = []
         self.streams: list[OutStream] = []

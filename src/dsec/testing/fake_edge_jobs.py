@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from dsec.api import types
+from dsec.api.jobs import HeartbeatRequest, JobInfo, JobRequest, JobState
 from dsec.errors import NotFound
 from dsec.testing.fake_answers import json_answer
 
@@ -35,10 +36,10 @@ class JobRoutes:
         ]
 
     async def _take_job(self, request: web.Request) -> web.Response:
-        asked = msgspec.json.decode(await request.read(), type=types.JobRequest)
+        asked = msgspec.json.decode(await request.read(), type=JobRequest)
         known = self._edge.jobs.get(asked.name)
-        self._edge.jobs[asked.name] = types.JobInfo(
-            name=asked.name, state=types.JobState.HELD, fence=1 if known is None else known.fence + 1, principal="p",
+        self._edge.jobs[asked.name] = JobInfo(
+            name=asked.name, state=JobState.HELD, fence=1 if known is None else known.fence + 1, principal="p",
             lease_s=asked.lease_s, on_lost=asked.on_lost, max_live=asked.max_live, acquired_at=time.time(),
             expires_at=time.time() + asked.lease_s,
         )  # fmt: skip
@@ -54,7 +55,7 @@ class JobRoutes:
         return json_answer(self._edge.jobs[name])
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
-        asked = msgspec.json.decode(await request.read(), type=types.HeartbeatRequest)
+        asked = msgspec.json.decode(await request.read(), type=HeartbeatRequest)
         info = self._edge.jobs[request.match_info["name"]]
         self._edge.check_claim(f"{info.name};{asked.fence}")
         self._edge.beats.append((info.name, asked.fence))
@@ -65,5 +66,5 @@ class JobRoutes:
         chosen = [info.id for info in self._edge.sandboxes.values() if info.job == name and info.ended_at is None]
         for sandbox_id in chosen:
             self._edge.end(sandbox_id, "stopped")
-        self._edge.jobs[name] = msgspec.structs.replace(self._edge.jobs[name], state=types.JobState.ENDED)
+        self._edge.jobs[name] = msgspec.structs.replace(self._edge.jobs[name], state=JobState.ENDED)
         return json_answer(types.StopReport(stopped=chosen))

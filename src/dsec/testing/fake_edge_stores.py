@@ -8,6 +8,8 @@ import msgspec
 from aiohttp import web
 
 from dsec.api import types
+from dsec.api.images import ImageConfig, ImageInfo, ImageProgress
+from dsec.api.layers import LayerInfo
 from dsec.errors import FileMissing
 from dsec.testing.fake_answers import json_answer
 
@@ -54,15 +56,15 @@ class StoreRoutes:
         body = await request.read()
         reference = request.query.get("reference") or msgspec.json.decode(body)["source"]
         self._edge.uploads[reference] = body
-        info = types.ImageInfo(
+        info = ImageInfo(
             reference=reference, digest="0" * 64, layers=[], size_bytes=len(body), created_at=0,
-            config=types.ImageConfig(),
+            config=ImageConfig(),
         )  # fmt: skip
         self._edge.images[reference] = info
-        lines = [types.ImageProgress(phase="copy", done=1, total=2), {"image": info}]
+        lines = [ImageProgress(phase="copy", done=1, total=2), {"image": info}]
         return web.Response(body=b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
     async def _layer(self, request: web.Request) -> web.Response:
         reference = request.query["reference"]
         self._edge.uploads[reference] = body = await request.read()
-        return json_answer(types.LayerInfo(digest="1" * 64, size_bytes=len(body), reference=reference))
+        return json_answer(LayerInfo(digest="1" * 64, size_bytes=len(body), reference=reference))

@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from dsec.api.types import ImageProgress
+from dsec.api.images import ImageProgress
 from dsec.cli.main import app
 from dsec.errors import ExecutableNotFound, ImageNotFound, NotFound
 

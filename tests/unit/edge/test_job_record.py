@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsec.api.types import JobRequest
+from dsec.api.jobs import JobRequest
 from dsec.edge import job_record
 from dsec.edge.job_record import Claim, JobRecord, check_claim, claim_of
 from dsec.errors import Conflict, Denied, Fenced

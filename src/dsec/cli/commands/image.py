@@ -15,7 +15,7 @@ from dsec.cli.session import Json, command, with_client
 from dsec.cli.values import age, size
 
 if TYPE_CHECKING:
-    from dsec.api.types import ImageInfo, ImagePushed
+    from dsec.api.images import ImageInfo, ImagePushed
     from dsec.client.client import DSecClient
     from dsec.client.progressing import OnProgress
 

@@ -13,7 +13,8 @@ from dsec.cli.values import age
 from dsec.errors import NotFound
 
 if TYPE_CHECKING:
-    from dsec.api.types import JobInfo, SandboxInfo
+    from dsec.api.jobs import JobInfo
+    from dsec.api.types import SandboxInfo
     from dsec.client.client import DSecClient
 
 __all__ = ["add"]

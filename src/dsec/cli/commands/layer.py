@@ -15,8 +15,7 @@ from dsec.cli.values import age, pairs, size
 from dsec.errors import ImageCorrupt, InvalidArgument
 
 if TYPE_CHECKING:
-    from dsec.api.packing import PackedLayer
-    from dsec.api.types import (
+    from dsec.api.layers import (
         LayerChecked,
         LayerCollected,
         LayerDetail,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         StoredTag,
         StoreInfo,
     )
+    from dsec.api.packing import PackedLayer
     from dsec.client.client import DSecClient
 
 __all__ = ["add"]

@@ -12,7 +12,7 @@ from dsec.cli.session import Json, command, with_client
 from dsec.cli.values import age, duration_s
 
 if TYPE_CHECKING:
-    from dsec.api.types import TokenCreated, TokenInfo
+    from dsec.api.tokens import TokenCreated, TokenInfo
     from dsec.client.client import DSecClient
 
 __all__ = ["add"]
