@@ -155,6 +155,47 @@ async def test_workspace_and_toolkits_lie_in_order(client: dsec.DSecClient, tmp_
         assert (await sandbox.run_shell("cat /etc/motd")).stdout == "t1"
 
 
+async def test_a_base_layer_in_place_of_an_image(
+    node: RunningNode, client: dsec.DSecClient, debian: list[bytes], tmp_path: Path
+) -> None:
+    """Built of a tar file, it is what sandboxes lie over, with what its tag brings; also those of a snapshot and of a
+    kept disk; ``dsec run`` pulls nothing.
+    """
+    base, tool = "base/small:1", "toolkit/over-base:1"
+    (tmp_path / "small.tar").write_bytes(debian[0])
+    built = await client.layers.build(
+        tmp_path / "small.tar", base, owner="keep", env={"FROM": "base"}, path_prepend=["/opt/t"]
+    )
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "tool").write_text("#!/bin/sh\necho tool $FROM\n")
+    (tmp_path / "t" / "tool").chmod(0o755)
+    await client.layers.build(tmp_path / "t", tool, at="/opt/t")
+    sandbox = await client.sandbox(base, toolkits=(tool,))
+    said = await sandbox.run_shell("tool; id -u; pwd; echo mine > /mine")
+    assert said.stdout == "tool base\n0\n/\n", said.stderr
+    info = await sandbox.info()
+    assert (info.image, info.image_digest) == (base, f"sha256:{built.digest}")
+    assert info.layers[0] == built.digest and len(info.layers) == 2
+    assert sandbox.id in (await client.layers.get(base)).sandboxes
+    snapshot = await sandbox.snapshot()
+    async with client.sandbox(snapshot.args) as copy:
+        assert await copy.read("/mine") == b"mine\n"
+    await client.snapshots.remove(snapshot.id)
+    await sandbox.stop(keep="disk", keep_s=60)
+    async with client.sandbox(base, from_disk=sandbox.id) as again:
+        assert await again.read("/mine") == b"mine\n"
+    await sandbox.remove()
+    for name in (base, f"{base}@sha256:{built.digest}", f"@sha256:{built.digest}"):
+        run = dsec_command(node, "run", "--rm", "--toolkit", tool, "-e", "FROM=me", name, "/opt/t/tool")
+        assert (run.returncode, run.stdout, run.stderr) == (0, "tool me\n", "")
+    checked = dsec_command(node, "layer", "check", base, tool)
+    assert checked.returncode == 0, checked.stderr
+    absent = dsec_command(node, "run", "--rm", "base/none:1", "true")
+    assert absent.returncode != 0 and "base/none:1" in absent.stderr and "pull it from a store" in absent.stderr
+    for tag in (base, tool):
+        await client.layers.remove(tag)
+
+
 async def test_a_layer_laid_somewhere(client: dsec.DSecClient, tmp_path: Path) -> None:
     """at= lays a directory over a place; the sandbox may change it, the next one sees it as built."""
     (tmp_path / "pkg").mkdir()

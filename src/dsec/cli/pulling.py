@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["with_image"]
 
-_RESERVED = "dsec/"
+_NEVER_PULLED = ("dsec/", "base/", "@")
+"""The platform's own images, and layers."""
 
 
 async def with_image(client: DSecClient, args: SandboxArgs, *, quiet: bool) -> SandboxArgs:
@@ -21,7 +22,7 @@ async def with_image(client: DSecClient, args: SandboxArgs, *, quiet: bool) -> S
     A pull's error comes at once, without the retries of a create: somebody sits before it. Raises ImageError.
     """
     has_its_layers = args.from_disk is not None or args.from_snapshot is not None
-    if args.pull == "never" or has_its_layers or args.image.startswith(_RESERVED):
+    if args.pull == "never" or has_its_layers or args.image.startswith(_NEVER_PULLED):
         return args
     if args.pull == "missing":
         try:

@@ -67,6 +67,7 @@ class SandboxFields(TypedDict, total=False):
 class SandboxArgs:
     """What a sandbox is made of; immutable, reusable, see ``replace``.
 
+    ``image``: an image's name, or a base layer's, ``base/NAME:VERSION``.
     Limits (``cpu``, ``memory_mib``, ``disk_mib``, ``pids``): a number is the limit, a pair is (request, limit); the
     node admits requests. ``pty`` and ``stdin`` are the main process's (``command``). Times in seconds.
     ``profile``: how it is isolated, ``default``, ``strict`` or ``nested`` (docs/security.md).

@@ -89,8 +89,9 @@ class Layers:
     ) -> LayerInfo:  # fmt: skip
         """Make a layer of this machine's directory or tar file (.tar.gz), laid over ``at``; modes kept, owner set.
 
-        ``reference``: ``workspace/NAME:VERSION``, ``toolkit/…`` or ``base/…``. ``env`` and the directories for PATH
-        are what the tag brings to sandboxes, below what their callers give. Sent in constant memory.
+        ``reference``: ``workspace/NAME:VERSION``, ``toolkit/…`` or ``base/…``. ``owner``: ``UID:GID`` of all files,
+        or ``keep`` for each one's own, as a root file system needs it. ``env`` and the directories for PATH are what
+        the tag brings to sandboxes, below what their callers give. Sent in constant memory.
         """
         if isinstance(path_prepend, str) or isinstance(path_append, str):
             raise InvalidArgument("path_prepend and path_append take lists of directories")
@@ -98,7 +99,7 @@ class Layers:
         query = {"reference": reference, "at": at, "owner": owner}
         if brings != LayerEnvironment():
             query["environment"] = msgspec.json.encode(brings).decode()
-        upload = Upload(_pieces(Path(source)))
+        upload = Upload(_pieces(Path(source), owners=owner == "keep"))
         link: Link = self._client._link()
         try:
             async with link.exchange("POST", "/v1/layers", query, upload, "application/x-tar") as answer:
@@ -191,8 +192,8 @@ class Layers:
         return await last_line(self._client._link(), path, None, body, "application/json", on_progress, field, kind)
 
 
-def _pieces(source: Path) -> Iterator[bytes]:
-    return file_pieces(source) if source.is_file() else tar_pieces(source)
+def _pieces(source: Path, *, owners: bool) -> Iterator[bytes]:
+    return file_pieces(source) if source.is_file() else tar_pieces(source, owners=owners)
 
 
 def _layer_path(reference: str) -> str:

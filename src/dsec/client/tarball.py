@@ -16,11 +16,12 @@ __all__ = ["Upload", "file_pieces", "tar_pieces"]
 _PIECE = 1 << 20
 
 
-def tar_pieces(directory: Path) -> Iterator[bytes]:
-    """The tar (PAX) of what is below ``directory``, in pieces of about 1 MiB; modes, times, links kept, owners not.
+def tar_pieces(directory: Path, *, owners: bool = False) -> Iterator[bytes]:
+    """The tar (PAX) of what is below ``directory``, in pieces of about 1 MiB; modes, times, links kept.
 
-    Entries are sorted, so equal directories give equal bytes but for times. Sockets are left out. Raises
-    InvalidArgument for what cannot be read or changes its length meanwhile.
+    Owners are root's, or with ``owners`` each file's own. Entries are sorted, so equal directories give equal bytes
+    but for times. Sockets are left out. Raises InvalidArgument for what cannot be read or changes its length
+    meanwhile.
     """
     if not directory.is_dir():
         raise InvalidArgument(f"{directory} is no directory")
@@ -33,7 +34,8 @@ def tar_pieces(directory: Path) -> Iterator[bytes]:
                 raise InvalidArgument(f"cannot read {path}: {error.strerror}") from None
             if entry is None:
                 continue
-            entry.uid = entry.gid = 0
+            if not owners:
+                entry.uid = entry.gid = 0
             entry.uname = entry.gname = ""
             buffer += entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
             if entry.isreg():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dsec.api.types import CreateRequest
-from dsec.edge.environment import Environment, environment_of
-from dsec.images import Images, LayerTag
+from dsec.edge.environment import Environment, environment_of, image_of
+from dsec.images import Image, Images, LayerTag, is_base_reference
 
 __all__ = ["composed"]
 
@@ -17,14 +17,20 @@ async def composed(images: Images, request: CreateRequest, deadline: float) -> E
     """
     # Before the image, which may take minutes; and after it, when nothing can be removed before it is held.
     _layers_of(images, request)
+    image = await _image(images, request, deadline)
+    workspace, toolkits = _layers_of(images, request)
+    return environment_of(request, image, workspace, toolkits)
+
+
+async def _image(images: Images, request: CreateRequest, deadline: float) -> Image:
+    if is_base_reference(request.image):
+        return image_of(images.layers.find(request.image, "base"))
     while True:
         pruned = images.pruned
         image = await images.resolve(request.image, pull=request.pull, deadline=deadline)
         # Between the end of a shared pull and this caller's turn its image may have been removed again.
         if images.pruned == pruned or all(map(images.layers.knows, image.layers)):
-            break
-    workspace, toolkits = _layers_of(images, request)
-    return environment_of(request, image, workspace, toolkits)
+            return image
 
 
 def _layers_of(images: Images, request: CreateRequest) -> tuple[LayerTag | None, list[LayerTag]]:

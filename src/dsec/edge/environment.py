@@ -8,9 +8,9 @@ import msgspec
 
 from dsec.api.types import CreateRequest
 from dsec.errors import InvalidArgument
-from dsec.images import Image, LayerEnvironment, LayerTag
+from dsec.images import Image, ImageConfig, LayerEnvironment, LayerTag
 
-__all__ = ["DEFAULT_PATH", "Environment", "environment_of", "variables"]
+__all__ = ["DEFAULT_PATH", "Environment", "environment_of", "image_of", "variables"]
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MOST_LAYERS = 200
@@ -55,6 +55,12 @@ def environment_of(
         user=image.config.user if request.user is None else request.user,
         command=_command(request, image),
     )
+
+
+def image_of(base: LayerTag) -> Image:
+    """A base layer as what a sandbox lies over: root's, with what its tag brings, and no command of its own."""
+    config = ImageConfig(env=variables({"PATH": DEFAULT_PATH}, [base.environment]))
+    return Image(base.tag, f"sha256:{base.digest}", config, (base.digest,), base.bytes, base.created_at)
 
 
 def variables(image: Mapping[str, str], layers: Iterable[LayerEnvironment]) -> dict[str, str]:

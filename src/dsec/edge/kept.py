@@ -12,7 +12,7 @@ from dsec.edge.environment import Environment
 from dsec.edge.faults import fault
 from dsec.edge.record import SandboxRecord
 from dsec.errors import Conflict, DSecError, InvalidArgument, NotFound, Unsupported
-from dsec.images.references import parse_image
+from dsec.images.references import is_base_reference, parse_image, parse_layer_choice
 
 __all__ = ["KeptDisks", "check_kept", "environment_on"]
 
@@ -96,6 +96,9 @@ def environment_on(source: SandboxRecord, request: CreateRequest) -> Environment
 
 def _name(reference: str) -> str:
     try:
+        if is_base_reference(reference):
+            choice = parse_layer_choice(reference)
+            return str(choice.reference or choice)
         return str(parse_image(reference))
     except DSecError:
         return reference

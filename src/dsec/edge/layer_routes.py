@@ -41,7 +41,7 @@ from dsec.edge.stored_images import stored_image_routes
 from dsec.edge.web import answered, body_as, json_answer, query_of
 from dsec.edge.wire_layers import layer_info, parse_environment, wire_environment
 from dsec.errors import DSecError, InvalidArgument
-from dsec.images import LayerTag
+from dsec.images import LayerTag, is_base_reference
 from dsec.images.clashes import clashing_programs, clashing_variables, path_of, twice_in_path
 from dsec.images.compare import Named, differences, hidden_files
 from dsec.images.threads import in_thread
@@ -191,14 +191,16 @@ class _Layers:
     async def check(self, request: Request) -> Response:
         asked = await body_as(request, LayerCheckRequest)
         named: list[tuple[str, str]] = []
-        bottom, env = "dsec", {"PATH": DEFAULT_PATH}
-        if asked.image is not None:
+        bottom, env, over = "dsec", {"PATH": DEFAULT_PATH}, asked.layers
+        if asked.image is not None and is_base_reference(asked.image):
+            over = [asked.image, *over]
+        elif asked.image is not None:
             image = self._images.get(asked.image)
             bottom, env = image.reference, env | image.config.env
             named += [(image.reference, digest) for digest in image.layers]
-        over = [self._images.layers.find(each) for each in asked.layers]
-        named += [(each.tag, each.digest) for each in over]
-        brought = [(each.tag, each.environment) for each in over]
+        tags = [self._images.layers.find(each) for each in over]
+        named += [(each.tag, each.digest) for each in tags]
+        brought = [(each.tag, each.environment) for each in tags]
         path = path_of(bottom, env["PATH"], brought)
         with self._images.holding(digest for _, digest in named):
             await self._cache.ensure(digest for _, digest in named)
@@ -280,12 +282,14 @@ def _text(path: bytes) -> str:
     return "/" + path.decode(errors="backslashreplace")
 
 
-def _owner(text: str) -> tuple[int, int]:
+def _owner(text: str) -> tuple[int, int] | None:
+    if text == "keep":
+        return None
     uid, separator, gid = text.partition(":")
     try:
         return int(uid), int(gid if separator else uid)
     except ValueError:
-        raise InvalidArgument(f"owner is UID:GID, not {text[:40]!r}") from None
+        raise InvalidArgument(f"owner is UID:GID or keep, not {text[:40]!r}") from None
 
 
 def layer_routes(core: Core, stores: NodeStores, cache: LayerCache) -> list[Route]:

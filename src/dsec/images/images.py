@@ -30,6 +30,7 @@ from dsec.images.pulls import Pulls
 from dsec.images.references import (
     ImageReference,
     LayerKind,
+    is_base_reference,
     is_layer_reference,
     parse_image,
     parse_layer,
@@ -266,14 +267,14 @@ class Images:
         archive: AsyncIterator[bytes],
         *,
         at: str = "/",
-        owner: tuple[int, int] = (0, 0),
+        owner: tuple[int, int] | None = (0, 0),
         environment: LayerEnvironment = LayerEnvironment(),
     ) -> LayerTag:
         """Make a layer of a client's directory (its tar, plain or gzip) laid over ``at``, and let the tag mean it.
 
-        Modes and times are kept, everything belongs to ``owner`` (uid, gid), parents are made. The archive is not
-        trusted. ``environment`` is what the tag brings to sandboxes. Raises InvalidArgument, ImageCorrupt,
-        CapacityError, NodeError.
+        Modes and times are kept, everything belongs to ``owner`` (uid, gid), or with None to whom the archive says;
+        parents are made. The archive is not trusted. ``environment`` is what the tag brings to sandboxes. Raises
+        InvalidArgument, ImageCorrupt, CapacityError, NodeError.
         """
         return await self._layer_builder.build(parse_layer(reference), archive, at, owner, environment)
 
@@ -352,6 +353,12 @@ def _image_reference(text: str) -> ImageReference:
     if is_layer_reference(text):
         raise InvalidArgument(
             f"{text!r} is a layer, not an image", remedy="Give it as workspace= or toolkits=", argument="image"
+        )
+    if is_base_reference(text):
+        raise InvalidArgument(
+            f"{text[:300]!r} is a base layer, not an image",
+            remedy="Sandboxes are made over it, `dsec layer` shows it; Docker Hub's is docker.io/base/NAME",
+            argument="image",
         )
     return parse_image(text)
 

@@ -38,7 +38,7 @@ class LayerBuilder:
         reference: LayerReference,
         archive: AsyncIterator[bytes],
         at: str,
-        owner: tuple[int, int],
+        owner: tuple[int, int] | None,
         environment: LayerEnvironment,
     ) -> LayerTag:
         """See ``Images.build_layer``."""
@@ -46,7 +46,7 @@ class LayerBuilder:
             max_bytes=self._config.max_image_bytes,
             max_entries=self._config.max_entries,
             below=tuple(each.decode() for each in parse_at(at)),
-            owner=_checked_owner(owner),
+            owner=None if owner is None else _checked_owner(owner),
             whiteouts=False,
         )
         with (

@@ -20,6 +20,7 @@ __all__ = [
     "LayerKind",
     "LayerReference",
     "Transport",
+    "is_base_reference",
     "is_layer_reference",
     "parse_image",
     "parse_layer",
@@ -167,6 +168,14 @@ def _malformed_image(text: str, why: str) -> InvalidArgument:
 def is_layer_reference(text: str) -> bool:
     """Whether a name where an image is asked for is in the name space of layers (it may still be malformed)."""
     return text.startswith(("workspace/", "toolkit/"))
+
+
+def is_base_reference(text: str) -> bool:
+    """Whether a name where a sandbox's image is asked for means a base layer (it may still be malformed).
+
+    What Docker Hub has under ``base/`` is written ``docker.io/base/…``.
+    """
+    return text.startswith(("base/", "@"))
 
 
 def parse_layer(text: str) -> LayerReference:

@@ -50,6 +50,19 @@ async def test_directory_over_a_path(images: Images, mounted: Mounted) -> None:
                             "0o100644", "1000", "1000", "echo", "hi"]  # fmt: skip
 
 
+async def test_owners_that_are_kept(images: Images, mounted: Mounted) -> None:
+    """Without an owner each file is its own's; one that no sandbox has is refused."""
+    archive = layer_archive([Member(name="a", uid=33, gid=44, mode=0o4755), Member(name="d/b", uid=0, gid=7)])
+    tag = await images.build_layer("base/kept:1", chunks(archive), owner=None)
+    said = mounted(
+        images.layer_path(tag.digest),
+        "for p in ('a', 'd', 'd/b'): s = os.lstat(p); print(oct(s.st_mode & 0o7777), s.st_uid, s.st_gid)",
+    )
+    assert said.split() == ["0o4755", "33", "44", "0o755", "0", "0", "0o644", "0", "7"]
+    with pytest.raises(ImageCorrupt):
+        await images.build_layer("base/kept:2", chunks(layer_archive([Member(name="a", uid=1 << 33)])), owner=None)
+
+
 async def test_equal_directories_are_one_layer(images: Images) -> None:
     """The same content under two tags is stored once, and goes with the last tag."""
     archive = layer_archive([Member(name="x", data=b"1")])

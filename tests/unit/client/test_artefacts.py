@@ -60,6 +60,21 @@ async def test_a_layer_is_the_directorys_tar(fake: FakeNode, client: DSecClient,
     assert {(entry.uid, entry.gid, entry.uname) for entry in entries.values()} == {(0, 0, "")}
 
 
+def test_owners_are_kept_where_they_are_wanted(tmp_path: Path) -> None:
+    """Each entry's own owner for a layer with ``owner="keep"``, else root's."""
+    (tmp_path / "file").write_text("x")
+    found = (tmp_path / "file").stat()
+    for owners, expected in ((True, (found.st_uid + 7, found.st_gid)), (False, (0, 0))):
+        if os.getuid() == 0:
+            os.chown(tmp_path / "file", found.st_uid + 7, found.st_gid)
+        else:
+            expected = (found.st_uid, found.st_gid) if owners else expected
+        packed = io.BytesIO(b"".join(tar_pieces(tmp_path, owners=owners)))
+        with tarfile.open(fileobj=packed) as archive:
+            entry = archive.getmember("file")
+        assert (entry.uid, entry.gid) == expected
+
+
 async def test_what_cannot_be_read_is_the_callers_error(client: DSecClient, tmp_path: Path) -> None:
     """A missing directory or archive is InvalidArgument with its path, not a broken connection."""
     with pytest.raises(dsec.InvalidArgument, match="nosuch"):

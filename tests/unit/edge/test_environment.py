@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsec.api.types import CreateRequest
-from dsec.edge.environment import DEFAULT_PATH, environment_of, variables
+from dsec.edge.environment import DEFAULT_PATH, environment_of, image_of, variables
 from dsec.edge.wire_layers import parse_environment
 from dsec.errors import InvalidArgument
 from dsec.images import Image, ImageConfig, LayerEnvironment, LayerTag
@@ -35,6 +35,18 @@ def test_each_layer_is_over_those_below_and_the_caller_over_all() -> None:
     }
     assert made.layers == ["l1", "l2", "w", "t"]
     assert made.composed == [["workspace/w:1", "w"], ["toolkit/t:1", "t"]]
+
+
+def test_a_base_layer_is_an_image_without_a_command() -> None:
+    """Its tag's variables and directories are the lowest; root's, in /."""
+    base = _tag("base/b:1", "b", LayerEnvironment({"A": "base", "B": "base"}, ("/opt/b/bin",)))
+    toolkit = _tag("toolkit/t:1", "t", LayerEnvironment({"B": "toolkit"}, ("/opt/t/bin",)))
+    made = environment_of(CreateRequest(image="base/b:1", key="k"), image_of(base), None, [toolkit])
+    assert made.env == {"PATH": f"/opt/t/bin:/opt/b/bin:{DEFAULT_PATH}", "A": "base", "B": "toolkit"}
+    assert (made.image, made.image_digest, made.layers) == ("base/b:1", "sha256:b", ["b", "t"])
+    assert (made.user, made.workdir, made.command) == ("", "/", None)
+    with pytest.raises(InvalidArgument, match="no command"):
+        environment_of(CreateRequest(image="base/b:1", key="k", command="image"), image_of(base), None, [])
 
 
 def test_toolkits_stack_their_directories() -> None:

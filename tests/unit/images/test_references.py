@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsec.errors import InvalidArgument
-from dsec.images.references import is_layer_reference, parse_image, parse_layer, parse_layer_choice, parse_source
+from dsec.images.references import (
+    is_base_reference,
+    is_layer_reference,
+    parse_image,
+    parse_layer,
+    parse_layer_choice,
+    parse_source,
+)
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
@@ -123,6 +130,8 @@ def test_layer_references() -> None:
     assert not is_layer_reference("python")
     assert parse_layer("base/debian:12").kind == "base"
     assert not is_layer_reference("base/debian:12")
+    assert is_base_reference("base/debian:12") and is_base_reference("@sha256:" + "a" * 64)
+    assert not any(map(is_base_reference, ("docker.io/base/debian:12", "basement/x", "python@sha256:" + "a" * 64)))
     for text in ("workspace/x", "images/x:1", "workspace/X:1", "workspace/a/b:1", "workspace/x:", "toolkit/../x:1"):
         with pytest.raises(InvalidArgument):
             parse_layer(text)

@@ -59,7 +59,9 @@ def build(
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="With --from-sandbox: caches, logs and the like too.")] = False,
     at: Annotated[str, typer.Option(help="Where in the sandbox it is laid.")] = "/",
-    owner: Annotated[str, typer.Option(metavar="UID:GID", help="Whose the files are.")] = "0:0",
+    owner: Annotated[
+        str, typer.Option(metavar="UID:GID", help="Whose the files are; keep: whose they were.")
+    ] = "0:0",
     env: Annotated[list[str] | None, typer.Option("--env", metavar="K=V", help="What it sets in sandboxes.")] = None,
     path_prepend: Annotated[
         list[str] | None, typer.Option("--path-prepend", metavar="DIR", help="Comes first in their PATH.")
