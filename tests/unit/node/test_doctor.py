@@ -10,6 +10,7 @@ from dsec.errors import NodeError, Unsupported
 from dsec.node import doctor
 from dsec.node.doctor import Tool, examine, examine_settings, install, missing_packages
 from dsec.node.paths import NodePaths
+from dsec.node.readers import Trial
 
 
 def test_fault_points_are_a_finding(tmp_path: Path) -> None:
@@ -23,6 +24,32 @@ def test_fault_points_are_a_finding(tmp_path: Path) -> None:
     (finding,) = examine_settings(paths)
     assert not finding.present
     assert "fault_points" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("reader", "works", "present", "says"),
+    [
+        ("auto", True, True, "filled by the kernel"),
+        ("auto", False, True, "pulled whole: no such events"),
+        ("whole", True, True, "pulled whole: as the settings say"),
+        ("filled", True, True, "filled by the kernel"),
+        ("filled", False, False, "no such events"),
+        ("mounted", True, False, "is not built"),
+    ],
+)
+def test_how_layers_are_read_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, works: bool, present: bool, says: str
+) -> None:
+    """Which way it comes to and why, by settings or by a trial; one that `dsec up` refuses, with what to do."""
+    trial = Trial(works, "it worked" if works else "no such events")
+    monkeypatch.setattr(doctor, "tried", lambda *_: trial)
+    paths = NodePaths("test", tmp_path)
+    paths.settings.parent.mkdir(parents=True)
+    paths.settings.write_text(f'reader = "{reader}"\n[stores.s]\nurl = "file:///mnt/dfs"\n')
+    (finding,) = examine_settings(paths)
+    assert reader in finding.name and says in finding.detail
+    assert finding.present is present
+    assert bool(finding.remedy) is not present and bool(finding.lost) is not present
 
 
 APT = """#!/bin/sh
