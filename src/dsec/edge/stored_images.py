@@ -18,7 +18,7 @@ from dsec.edge.router import Route
 from dsec.edge.web import answered, body_as, json_answer
 from dsec.edge.wire_layers import image_info
 from dsec.errors import ImageCorrupt, ImageNotFound
-from dsec.images import Image, parse_image
+from dsec.images import Image, parse_image_name
 from dsec.images.threads import in_thread
 from dsec.images.together import together
 from dsec.stores.contract import Store
@@ -78,7 +78,7 @@ class StoredImages:
         Raises ImageNotFound, ImageCorrupt, StoreDenied, StoreUnreachable, CapacityError.
         """
         name, store = self._stores.open(store_name)
-        wanted = str(parse_image(reference))
+        wanted = str(parse_image_name(reference))
         record = await in_thread(lambda _: read_image(store, wanted))
         done: dict[str, int] = {}
 

@@ -30,9 +30,8 @@ from dsec.images.pulls import Pulls
 from dsec.images.references import (
     ImageReference,
     LayerKind,
-    is_base_reference,
-    is_layer_reference,
     parse_image,
+    parse_image_name,
     parse_layer,
     parse_layer_choice,
     parse_source,
@@ -137,7 +136,7 @@ class Images:
         (malformed), ImageNotFound, RegistryRateLimited (``retry_after_s``), RegistryDenied, RegistryUnreachable,
         ImageCorrupt, ImageError, CapacityError (disk full), DeadlineExceeded, NodeError.
         """
-        parsed = _image_reference(reference)
+        parsed = parse_image_name(reference)
         name = str(parsed)
         if pull != "always" or parsed.is_reserved:
             try:
@@ -177,7 +176,7 @@ class Images:
         """
         parsed = parse_source(source)
         if parsed.transport == "docker":
-            origin = parse_image(parsed.location)
+            origin = parse_image_name(source.removeprefix("docker://"))
             if origin.is_reserved:
                 raise _reserved(str(origin))
             return await self._pull(origin, str(_target(reference or parsed.location)), progress)
@@ -249,14 +248,14 @@ class Images:
 
     def get(self, reference: str) -> Image:
         """One image of this node; never pulls. Raises InvalidArgument or ImageNotFound."""
-        return self._catalogue.image(str(_image_reference(reference)))
+        return self._catalogue.image(str(parse_image_name(reference)))
 
     async def remove(self, reference: str) -> Sequence[str]:
         """Forget an image, and delete the layers that nothing else needs; returns their digests.
 
         Layers of other images, of tags, of sandboxes and of work in flight stay. Raises ImageNotFound.
         """
-        self._catalogue.remove_image(str(_image_reference(reference)))
+        self._catalogue.remove_image(str(parse_image_name(reference)))
         return await self.prune()
 
     # Layers
@@ -349,22 +348,8 @@ class Images:
             shutil.rmtree(grave, ignore_errors=True)
 
 
-def _image_reference(text: str) -> ImageReference:
-    if is_layer_reference(text):
-        raise InvalidArgument(
-            f"{text!r} is a layer, not an image", remedy="Give it as workspace= or toolkits=", argument="image"
-        )
-    if is_base_reference(text):
-        raise InvalidArgument(
-            f"{text[:300]!r} is a base layer, not an image",
-            remedy="Sandboxes are made over it, `dsec layer` shows it; Docker Hub's is docker.io/base/NAME",
-            argument="image",
-        )
-    return parse_image(text)
-
-
 def _target(text: str) -> ImageReference:
-    parsed = _image_reference(text)
+    parsed = parse_image_name(text)
     if parsed.is_reserved:
         raise _reserved(text)
     return parsed

@@ -20,6 +20,7 @@ from dsec.layering.tar_tree import TarOptions
 __all__ = ["LayerBuilder", "parse_at", "spool"]
 
 _PREFIX = "layer-"
+_REMEDY = "Make the archive anew: whole, with names that stay below its root, as `tar -cf FILE -C DIR .` does"
 _MAX_ID = 65_535
 _BATCH = 4 << 20
 
@@ -57,7 +58,11 @@ class LayerBuilder:
             spooled = scratch / "archive"
             await spool(archive, spooled, self._config.max_image_bytes)
             source = FromArchive(file=str(spooled), options=options, private=True)
-            digest, manifest = await self._workshop.make_layer(source, hold)
+            try:
+                digest, manifest = await self._workshop.make_layer(source, hold)
+            except ImageCorrupt as error:
+                # It is the caller's own file: no registry has another one.
+                raise ImageCorrupt(error.message, phase=error.phase, remedy=_REMEDY) from error
             self._catalogue.put_layer(digest, manifest.size)
             return self._catalogue.put_tag(str(reference), digest, environment)
 

@@ -23,6 +23,7 @@ __all__ = [
     "is_base_reference",
     "is_layer_reference",
     "parse_image",
+    "parse_image_name",
     "parse_layer",
     "parse_layer_choice",
     "parse_source",
@@ -134,6 +135,24 @@ def parse_image(text: str) -> ImageReference:
     if _BARE_DIGEST.fullmatch(name):
         raise _malformed_image(text, "64 hex digits are an image's ID, not a name")
     return ImageReference(registry, repository, tag or (None if at else "latest"), digest or None)
+
+
+def parse_image_name(text: str) -> ImageReference:
+    """As ``parse_image``, of what a user calls an image: names of layers are none. Raises InvalidArgument."""
+    if is_layer_reference(text):
+        raise InvalidArgument(
+            f"{text[:300]!r} is a layer, not an image",
+            remedy="Give it as workspace= or toolkits=; `dsec layer pull` brings it from a store",
+            argument="image",
+        )
+    if is_base_reference(text):
+        raise InvalidArgument(
+            f"{text[:300]!r} is a base layer, not an image",
+            remedy="Sandboxes are made over it, `dsec layer pull` brings it from a store; "
+            "Docker Hub's is docker.io/base/NAME",
+            argument="image",
+        )
+    return parse_image(text)
 
 
 def _split_tag(name: str) -> tuple[str, str | None]:

@@ -25,6 +25,7 @@ __all__ = ["DirectoryStore"]
 _TEMPORARY = "tmp"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_MAY = "Let the node do this there (mounted to be written, owner, mode), then ask again: it goes on where it was"
 _TRIES = 5
 _REPLACED_S = 0.01
 
@@ -200,7 +201,7 @@ class DirectoryStore:
         if error.errno in _FULL:
             return StoreFull(what, phase="store", object=name)
         if error.errno in _DENIED:
-            return StoreDenied(what, phase="store", object=name)
+            return StoreDenied(what, phase="store", remedy=_MAY, object=name)
         return StoreUnreachable(what, phase="store", remedy="See whether the file system is mounted", object=name)
 
 

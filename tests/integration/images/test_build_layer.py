@@ -106,8 +106,9 @@ async def test_bad_arguments(images: Images) -> None:
 @pytest.mark.parametrize("data", [b"", b"not a tar", b"\x28\xb5\x2f\xfd", bytes(600)[:300]])
 async def test_streams_that_are_no_archive(images: Images, data: bytes) -> None:
     """What is no tar, or cut short, is ImageCorrupt, and the tag stays unknown."""
-    with pytest.raises(ImageCorrupt):
+    with pytest.raises(ImageCorrupt) as caught:
         await images.build_layer("workspace/x:1", chunks(data))
+    assert "Make the archive anew" in (caught.value.remedy or "")
     with pytest.raises(NotFound):
         images.resolve_layer("workspace/x:1")
 

@@ -76,9 +76,9 @@ class Shelf:
         """Onto the node."""
         await self.stores.pull(reference, None, quiet, move=False)
 
-    async def fetch_image(self) -> bytes:
+    async def fetch_image(self, reference: str = "i:1") -> bytes:
         """The one that ``put_stored_image`` puts; what the edge says of it."""
-        asked, alice = {"reference": "i:1"}, caller_headers()
+        asked, alice = {"reference": reference}, caller_headers()
         async with self.api.session.post("http://edge/v1/images/fetch", json=asked, headers=alice) as answer:
             return await answer.read()
 

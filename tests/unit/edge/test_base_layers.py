@@ -86,5 +86,10 @@ async def test_a_base_layer_is_no_image(shelf: Shelf) -> None:
     """Where an image is shown, imported or removed it is refused; what Docker Hub has of that name is spelled out."""
     error = await failing(shelf.api.call("GET", f"/v1/images/{BASE}"))
     assert isinstance(error, InvalidArgument) and "docker.io/base/" in (error.remedy or "")
+    for name in (BASE, "workspace/w:1"):
+        with pytest.raises(InvalidArgument) as refused:
+            await shelf.images.import_(f"docker://{name}")
+        assert "dsec layer pull" in (refused.value.remedy or "")
+    assert b"dsec layer pull" in await shelf.fetch_image(BASE)
     hub = await failing(shelf.api.create(image="docker.io/base/small:1", pull="never"))
     assert isinstance(hub, ImageNotFound)

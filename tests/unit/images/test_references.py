@@ -11,6 +11,7 @@ from dsec.images.references import (
     is_base_reference,
     is_layer_reference,
     parse_image,
+    parse_image_name,
     parse_layer,
     parse_layer_choice,
     parse_source,
@@ -135,6 +136,16 @@ def test_layer_references() -> None:
     for text in ("workspace/x", "images/x:1", "workspace/X:1", "workspace/a/b:1", "workspace/x:", "toolkit/../x:1"):
         with pytest.raises(InvalidArgument):
             parse_layer(text)
+
+
+@pytest.mark.parametrize("name", ["workspace/x:1", "toolkit/x", "base/x:1", "@sha256:" + "a" * 64])
+def test_names_of_layers_are_no_images(name: str) -> None:
+    """Wherever an image is asked for by name; spelled out, Docker Hub's are meant."""
+    with pytest.raises(InvalidArgument) as caught:
+        parse_image_name(name)
+    assert "dsec layer pull" in (caught.value.remedy or "")
+    if not name.startswith("@"):
+        assert str(parse_image_name(f"docker.io/{name}")).startswith(f"docker.io/{name}")
 
 
 def test_layer_choices() -> None:
