@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from dsec.decoding import MALFORMED
 from dsec.errors import InvalidArgument, ProtocolError
 
 __all__ = [
@@ -114,7 +115,7 @@ def decode(frame: bytes | memoryview) -> list[Any]:
     """The frame as a list; raises ProtocolError on anything that is no frame."""
     try:
         parts = _decode(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise ProtocolError(f"not a frame: {error}") from None
     if len(parts) < 2 or type(parts[0]) is not int or type(parts[1]) is not int or not 0 <= parts[1] <= _LAST_KIND:
         raise ProtocolError("not a frame: stream and kind are missing")

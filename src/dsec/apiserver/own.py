@@ -16,6 +16,7 @@ from dsec.apiserver.edge_link import Edges
 from dsec.apiserver.metrics import Metrics
 from dsec.apiserver.openapi import document
 from dsec.apiserver.routes import Match
+from dsec.decoding import MALFORMED
 from dsec.errors import InvalidArgument, NodeError, NotFound, Unsupported
 from dsec.iam.tokens import Grant, Tokens
 
@@ -106,5 +107,5 @@ def _token_request(body: bytes) -> TokenRequest:
         if "unknown field" in str(error):
             raise Unsupported(str(error)) from None
         raise InvalidArgument(str(error)) from None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise InvalidArgument(f"the body is not JSON: {error}") from None

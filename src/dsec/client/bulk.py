@@ -22,6 +22,7 @@ import msgspec
 
 from dsec.api import frames
 from dsec.api.frames import STDIN, STDOUT, Kind
+from dsec.decoding import MALFORMED
 from dsec.errors import Denied, DSecError, NodeError, NotFound, ProtocolError, error_from_wire
 
 __all__ = ["WINDOW", "Bulk", "BulkAddress", "Cancelled", "Forgotten"]
@@ -253,7 +254,7 @@ class Bulk:
         body = bytes(self._buffer[self._start : self._end])
         try:
             error = error_from_wire(msgspec.json.decode(body)["error"])
-        except (msgspec.DecodeError, RecursionError, KeyError, TypeError):
+        except (*MALFORMED, KeyError, TypeError):
             if head[9:12] in ("401", "403"):
                 raise Denied("the token is unknown, revoked or expired", phase="token") from None
             raise _Broken(head.partition("\r\n")[0]) from None
@@ -286,7 +287,7 @@ class Bulk:
         view = memoryview(self._buffer)[start : self._start]
         try:
             frame = _data_frame(view) or _decode(view)
-        except (msgspec.DecodeError, RecursionError, IndexError) as error:
+        except (*MALFORMED, IndexError) as error:
             raise ProtocolError(f"not a frame: {error}") from None
         if frame[1] == Kind.ERROR:
             raise _error_of(frame[2])

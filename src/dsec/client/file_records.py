@@ -11,6 +11,7 @@ import msgspec
 
 from dsec.api.frames import STDOUT, Kind, until_frame
 from dsec.client.streams import WINDOW, Flowing
+from dsec.decoding import MALFORMED
 from dsec.errors import ProtocolError, error_from_wire
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def _split(data: bytes, decode: Callable[[memoryview], T]) -> tuple[list[T], byt
             break
         try:
             found.append(decode(view[at + 4 : at + 4 + length]))
-        except (msgspec.DecodeError, RecursionError) as error:
+        except MALFORMED as error:
             raise ProtocolError(f"the server sent a malformed record: {error}") from None
         at += 4 + length
     return found, data[at:]

@@ -23,6 +23,7 @@ from dsec.client.lane import Lane
 from dsec.client.streams import Flowing
 from dsec.client.waiting import Patience
 from dsec.client.wire import Wire
+from dsec.decoding import MALFORMED
 from dsec.errors import Denied, DSecError, InvalidArgument, NodeError, ProtocolError, error_from_wire
 
 __all__ = ["Link"]
@@ -264,7 +265,7 @@ def decode_answer(body: bytes, kind: type[T]) -> T:
     """An answer of the server's; raises ProtocolError for what is none."""
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise ProtocolError(f"the server's answer is malformed: {error}") from None
 
 
@@ -272,7 +273,7 @@ def _error_of(status: int, body: bytes) -> DSecError:
     try:
         wire = msgspec.json.decode(body)["error"]
         return error_from_wire(wire)
-    except (msgspec.DecodeError, RecursionError, KeyError, TypeError):
+    except (*MALFORMED, KeyError, TypeError):
         pass
     if status in (401, 403):
         return Denied("the token is unknown, revoked or expired", phase="token", remedy="Set DSEC_TOKEN")

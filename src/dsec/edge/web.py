@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dsec.api.http import error_body, status_of
+from dsec.decoding import MALFORMED
 from dsec.edge.caller import calling
 from dsec.edge.router import Answer
 from dsec.edge.specs import refused
@@ -64,7 +65,7 @@ async def body_as(request: Request, kind: type[T]) -> T:
         return msgspec.json.decode(bytes(parts) or b"{}", type=kind)
     except msgspec.ValidationError as error:
         raise refused(error) from None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise InvalidArgument(f"the body is no JSON: {error}") from None
 
 

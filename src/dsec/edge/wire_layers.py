@@ -8,6 +8,7 @@ import msgspec
 
 from dsec.api import layers as wire
 from dsec.api.images import ImageConfig, ImageInfo
+from dsec.decoding import MALFORMED
 from dsec.errors import InvalidArgument
 from dsec.images import Image, LayerEnvironment, LayerTag
 
@@ -63,7 +64,7 @@ def parse_environment(text: str) -> LayerEnvironment:
         raise InvalidArgument(f"a layer's environment is longer than {_MOST_BYTES} bytes", argument="environment")
     try:
         found = msgspec.json.decode(text.encode(), type=wire.LayerEnvironment)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+    except (*MALFORMED, UnicodeEncodeError) as error:
         raise InvalidArgument(f"a layer's environment: {error}", argument="environment") from None
     for name, value in found.env.items():
         if not _NAME.fullmatch(name) or "\0" in value:

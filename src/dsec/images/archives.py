@@ -9,6 +9,7 @@ from threading import Event
 
 import msgspec
 
+from dsec.decoding import MALFORMED
 from dsec.errors import ImageCorrupt
 from dsec.images.config import ImagesConfig
 from dsec.layering import tar
@@ -47,7 +48,7 @@ def archive_name(file: Path) -> str | None:
 def _first_name(document: bytes) -> str | None:
     try:
         images = msgspec.json.decode(document, type=list[_Saved])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise ImageCorrupt(f"the archive's manifest.json is malformed: {error}") from None
     return next((name for image in images for name in image.names or ()), None)
 

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
+from dsec.decoding import MALFORMED
 from dsec.errors import ImageCorrupt, ImageNotFound
 from dsec.images.catalogue import ImageConfig
 
@@ -222,5 +223,5 @@ def _read_file(path: Path) -> bytes:
 def _decode(document: bytes, kind: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(document, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise ImageCorrupt(f"the image's {what} is malformed: {error}") from None

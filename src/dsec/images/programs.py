@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import msgspec
-
+from dsec.decoding import MALFORMED
 from dsec.errors import DeadlineExceeded, NodeError
 from dsec.images.tools import ToolResult
 
@@ -25,7 +24,7 @@ async def answered(
         raise DeadlineExceeded(f"{doing} did not end within {timeout_s:g} s", phase=phase) from None
     try:
         return decode(result.stdout)
-    except msgspec.DecodeError:
+    except MALFORMED:
         raise NodeError(
             f"{doing} ended with status {result.exit_code}: {result.stderr.strip()[-500:]}", phase=phase
         ) from None

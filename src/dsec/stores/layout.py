@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from dsec.decoding import MALFORMED
 from dsec.errors import ImageCorrupt, InvalidArgument
 from dsec.images.catalogue import LayerEnvironment, Provenance
 from dsec.images.references import LayerReference, parse_layer
@@ -112,7 +113,7 @@ def decode_manifest(raw: bytes, digest: str) -> LayerManifest:
     """``layer.json`` of a store, held against the digest it was asked for; raises ImageCorrupt."""
     try:
         manifest = msgspec.json.decode(raw, type=LayerManifest)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise ImageCorrupt(f"layer.json of {digest} is damaged: {error}", phase="store") from None
     if digest_of(manifest) != digest:
         raise ImageCorrupt(
@@ -126,7 +127,7 @@ def decode_tag(raw: bytes, name: str) -> TagRecord:
     remedy = f"Push {tag_of(name) or 'it'} again with --move, or remove the tag: dsec layer rm REF --store NAME"
     try:
         record = msgspec.json.decode(raw, type=TagRecord)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise ImageCorrupt(f"{name} is damaged: {error}", phase="store", remedy=remedy) from None
     if not is_digest(record.digest):
         raise ImageCorrupt(f"{name} names no layer", phase="store", remedy=remedy)

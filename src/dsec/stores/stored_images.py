@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from dsec.decoding import MALFORMED
 from dsec.errors import Conflict, ImageCorrupt, ImageNotFound, NotFound
 from dsec.images.catalogue import ImageConfig
 from dsec.stores.contract import Store
@@ -93,7 +94,7 @@ def _name(reference: str) -> str:
 def _decode(raw: bytes, name: str) -> ImageRecord:
     try:
         record = msgspec.json.decode(raw, type=ImageRecord)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise ImageCorrupt(f"{name} is damaged: {error}", phase="store", remedy=_AGAIN) from None
     if not all(is_digest(digest) for digest in record.layers):
         raise ImageCorrupt(f"{name} names what is no layer", phase="store", remedy=_AGAIN)
