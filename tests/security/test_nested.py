@@ -1,4 +1,4 @@
-"""Containers in a sandbox of the nested profile: Debian's Podman and crun, set up as docs/nested.md says."""
+"""Containers in a sandbox of the nested profile: Debian's Podman, crun, bubblewrap, as docs/nested.md says."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from .inside import IMAGE
 pytestmark = [pytest.mark.node, pytest.mark.anyio]
 
 SUITE = "bookworm"
-PACKAGES = "podman,crun,uidmap,busybox-static,libcap2-bin"
+PACKAGES = "podman,crun,uidmap,busybox-static,libcap2-bin,bubblewrap"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "nested.md"
 """Its first block of commands is what the image needs."""
 TAKEN = re.compile(
-    r"\./(usr/|)bin/(podman|crun|conmon|newuidmap|newgidmap|busybox)|\./(usr/|)sbin/setcap"
+    r"\./(usr/|)bin/(podman|crun|conmon|newuidmap|newgidmap|busybox|bwrap)|\./(usr/|)sbin/setcap"
     r"|\./(usr/|)lib/[^/]+-linux-gnu/[^/]+|\./etc/containers(/.*)?|\./usr/share/containers(/.*)?"
 )
+UNPACK = "tar -C / --keep-directory-symlink --skip-old-files -xf /podman.tar; rm /podman.tar; ldconfig"
 TREE = "mkdir -p /tree/bin /tree/etc; busybox --install /tree/bin; tar -C /tree -cf /tree.tar ."
 
 
@@ -42,7 +43,7 @@ def sources(directory: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def podman(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive of what Podman needs besides the default image."""
+    """An archive of what Podman and bubblewrap need besides the default image."""
     directory = tmp_path_factory.mktemp("podman")
     dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
     options = [f"--aptopt={each}" for each in apt_options(dump)]
@@ -63,8 +64,7 @@ async def sandbox(client: dsec.DSecClient, podman: Path) -> AsyncIterator[dsec.S
     commands = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0].replace("USER", "someone")
     async with client.sandbox(IMAGE, profile="nested", memory_mib=1024, disk_mib=2048) as made:
         await made.files.upload(podman, "/podman.tar")
-        unpack = "tar -C / --keep-directory-symlink --skip-old-files -xf /podman.tar; rm /podman.tar; ldconfig"
-        await made.run_shell(f"set -e; {unpack}; useradd -m -u 1000 someone; {commands}\n{TREE}", check=True)
+        await made.run_shell(f"set -e; {UNPACK}; useradd -m -u 1000 someone; {commands}\n{TREE}", check=True)
         yield made
 
 
@@ -103,3 +103,64 @@ async def test_podman(sandbox: dsec.Sandbox) -> None:
         assert (await sandbox.exec(*privileged, attempt)).exit_code == 1, attempt
     assert (await sandbox.exec("ls", "-A", "/sys/fs/cgroup", check=True)).stdout == ""
     assert not (await sandbox.exec("mkdir", "/sys/fs/cgroup/x")).ok
+
+
+SAVED = """
+set -e
+cd
+podman import -q /tree.tar small >&2
+podman save -q -o small.tar small >&2
+podman rmi small >&2
+podman load -q -i small.tar >&2
+rm small.tar
+podman run --rm small echo loaded
+mkdir shared
+podman run --rm -v $PWD/shared:/data small sh -c 'echo from inside > /data/file'
+cat shared/file
+podman run --rm -v $PWD/shared:/data:ro small sh -c 'cat /data/file; ! echo x > /data/file' 2> refused
+grep -q 'Read-only file system' refused
+podman volume create kept >&2
+podman run --rm -v kept:/data small sh -c 'echo in a volume > /data/file'
+podman run --rm -v kept:/data small cat /data/file
+podman volume rm kept >&2
+"""
+
+
+@pytest.mark.timeout(240)
+async def test_saved_images_and_volumes(sandbox: dsec.Sandbox) -> None:
+    """An image that was saved is loaded and runs; a directory and a volume are shared with containers."""
+    for user in ("root", "someone"):
+        ran = await sandbox.run_shell(SAVED, user=user, env={"HOME": "/root" if user == "root" else "/home/someone"})
+        assert ran.exit_code == 0, ran.stderr
+        assert ran.stdout.splitlines() == ["loaded", "from inside", "from inside", "in a volume"]
+
+
+BUBBLE = (
+    *("bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--hostname", "bubble"),
+    *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--die-with-parent", "sh", "-c"),
+)
+INSIDE = """
+echo $(hostname) $$; ls /tmp | wc -l
+touch /etc/x 2> /dev/null || echo read-only
+echo > /dev/null && echo written
+"""
+
+
+@pytest.mark.timeout(240)
+async def test_bubblewrap(client: dsec.DSecClient, podman: Path, sandbox: dsec.Sandbox) -> None:
+    """It makes user, PID, IPC, UTS and mount namespaces with a /proc, a /dev and a read-only root, as root and as a
+    user; no network namespace, as nobody else. In the default profile it gets none at all."""
+    for user in ("root", "someone"):
+        ran = await sandbox.exec(*BUBBLE, INSIDE, user=user)
+        assert ran.exit_code == 0, ran.stderr
+        assert ran.stdout.split() == ["bubble", "2", "0", "read-only", "written"]
+        shut = await sandbox.exec(
+            "bwrap", "--unshare-user", "--unshare-net", "--ro-bind", "/", "/", "true", user=user
+        )
+        assert shut.exit_code == 1, shut.stderr
+    async with client.sandbox(IMAGE, memory_mib=512, disk_mib=1024) as plain:
+        await plain.files.upload(podman, "/podman.tar")
+        await plain.run_shell(f"set -e; {UNPACK}; useradd -m -u 1000 someone", check=True)
+        for user in ("root", "someone"):
+            ran = await plain.exec(*BUBBLE, INSIDE, user=user)
+            assert (ran.exit_code, ran.stdout) == (1, "") and "bwrap:" in ran.stderr, ran.stderr
