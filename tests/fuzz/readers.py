@@ -104,8 +104,8 @@ def compressed(data: bytes) -> bool:
 
 def archive_members(data: bytes) -> bool:
     """Members of an archive have sizes and maps that fit their data."""
-    reader = ExactReader(archive_chunks(io.BytesIO(data)), 64 * _MOST)
     with contextlib.suppress(DSecError):
+        reader = ExactReader(archive_chunks(io.BytesIO(data)), 64 * _MOST)
         for entry in tar.entries(reader):
             assert entry.stored >= 0 and entry.size >= 0
             if entry.sparse is None:

@@ -13,14 +13,15 @@ import json
 import os
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -28,6 +29,7 @@ from dsec.api import ids
 from dsec.apiserver.edge_link import Edges, LocalEdge
 from dsec.apiserver.gate import Gate
 from dsec.apiserver.limits import Limits
+from dsec.apiserver.openapi import document
 from dsec.apiserver.routes import ROUTES, Route
 from dsec.apiserver.server import listen, make_server
 from dsec.iam.tokens import Tokens
@@ -35,11 +37,14 @@ from dsec.testing.edge_world import IMAGE, World, opened_world, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(0)]
 
+LONG = "FUZZ_EXAMPLES" in os.environ
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
 FUZZ = settings(
-    max_examples=EXAMPLES, deadline=None, database=None, derandomize="FUZZ_EXAMPLES" not in os.environ,
+    max_examples=EXAMPLES, deadline=None, database=None, derandomize=not LONG,
     suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate),
 )  # fmt: skip
+AT_ONCE = 8
+"""Heads that wait for their answers together: half of them are answered when the server's patience is over."""
 OWN, THEIRS = "sb-test-" + "a" * 26, "crate"
 NASTY = [
     "", "..", ".", "%2e%2e", "a/../../v1/tokens", "..%2f..%2fmetrics", "a\x00b",
@@ -65,8 +70,20 @@ HEADERS = st.sampled_from(
         "Transfer-Encoding: identity", "Accept-Encoding: gzip", "Upgrade: h2c", "x: " + "y" * 2000,
     ]
 )  # fmt: skip
+UPGRADES = st.sampled_from(
+    [
+        "Connection: Upgrade\r\nUpgrade: dsec-transfer", "Connection: Upgrade\r\nUpgrade: websocket",
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + "A" * 24,
+        "Connection: Upgrade", "Upgrade: dsec-transfer",
+    ]
+)  # fmt: skip
 TIMELY = {"deadline_s": 2.0, "on_full": "raise"}
 """Of every create: a walk waits for nobody."""
+
+
+def seed_unless_long(number: int) -> Callable[[Any], Any]:
+    """Different values for each route, the same in each run but the long ones."""
+    return (lambda test: test) if LONG else seed(number)
 
 
 def _field_names(kind: Any) -> list[str]:
@@ -77,9 +94,8 @@ def _field_names(kind: Any) -> list[str]:
 
 
 @st.composite
-def operations(draw: Any) -> tuple[Route, bytes, list[str], bytes]:
-    """(route, target, headers, body) of a route of the table with values of any kind."""
-    route: Route = draw(st.sampled_from([each for each in ROUTES if not each.upgrades]))
+def requests_of(draw: Any, route: Route) -> tuple[bytes, list[str], bytes]:
+    """(target, headers, body) for a route, with values of any kind."""
     target = ""
     for part in re.split(r"(\{[a-z_.]+\})", route.path):
         if part.startswith("{"):
@@ -99,7 +115,10 @@ def operations(draw: Any) -> tuple[Route, bytes, list[str], bytes]:
             if route.path == "/v1/sandboxes":
                 content = {"image": IMAGE, "key": ids.new_key()} | content | TIMELY
             body = json.dumps(content).encode()
-    return route, target.encode("ascii"), draw(st.lists(HEADERS, max_size=3)), body
+    headers = draw(st.lists(HEADERS, max_size=3))
+    if route.upgrades:
+        headers.append(draw(UPGRADES))
+    return target.encode("ascii"), headers, body
 
 
 def heads() -> SearchStrategy[bytes]:
@@ -225,41 +244,61 @@ async def walked(tmp_path: Any, walk: Any) -> None:
         tokens.close()
 
 
+def walk_operation(address: tuple[str, int], token: str, theirs: str, number: int) -> None:
+    """Ask one operation with a token of another project: no answer tells of ``theirs``, or does what an admin may."""
+    route = ROUTES[number]
+
+    @seed_unless_long(number)
+    @settings(FUZZ, max_examples=max(3, EXAMPLES // len(ROUTES)))
+    @given(requests_of(route))
+    def one(request: tuple[bytes, list[str], bytes]) -> None:
+        target, headers, body = request
+        target = target.replace(OWN.encode(), theirs.encode())
+        last = [] if route.upgrades else ["Connection: close"]
+        lines = [f"Authorization: Bearer {token}", *last, f"Content-Length: {len(body)}", *headers]
+        first = route.method.encode() + b" " + target + b" HTTP/1.1\r\nHost: x\r\n"
+        said = asked(address, first + "\r\n".join(lines).encode() + b"\r\n\r\n" + body, alive=route.upgrades)
+        status, answer = check_answer(said)
+        if route.scope == "admin":
+            assert status in (400, 403, 404), (route, status)
+        if status < 300 and theirs.encode() in answer:
+            raise AssertionError(f"{route.path} told of another project's sandbox: {answer[:500]!r}")
+
+    one()
+
+
 async def test_operations_with_values_of_any_kind(tmp_path: Any) -> None:
     """Each operation of the document answers in its own words, whatever its path, query, headers and body say."""
 
     def walk(address: tuple[str, int], token: str, theirs: str) -> None:
-        @FUZZ
-        @given(operations())
-        def one(operation: tuple[Route, bytes, list[str], bytes]) -> None:
-            route, target, headers, body = operation
-            target = target.replace(OWN.encode(), theirs.encode())
-            lines = [f"Authorization: Bearer {token}", "Connection: close", f"Content-Length: {len(body)}", *headers]
-            first = route.method.encode() + b" " + target + b" HTTP/1.1\r\nHost: x\r\n"
-            status, answer = check_answer(asked(address, first + "\r\n".join(lines).encode() + b"\r\n\r\n" + body))
-            if route.scope == "admin":
-                assert status in (400, 403, 404), (route, status)
-            if status < 300 and theirs.encode() in answer:
-                raise AssertionError(f"{route.path} told of another project's sandbox: {answer[:500]!r}")
+        for number, route in enumerate(ROUTES):
+            walk_operation(address, token, theirs, number)
+            walked_routes.add((route.path.replace("...}", "}"), route.method.lower()))
 
-        one()
-
+    walked_routes: set[tuple[str, str]] = set()
     await walked(tmp_path, walk)
+    paths = document("0")["paths"]
+    assert walked_routes == {(path, method) for path, methods in paths.items() for method in methods}
 
 
 async def test_what_is_hardly_a_request(tmp_path: Any) -> None:
     """Heads that can be read in two ways, are cut short or are no HTTP: an answer or a hang-up, and no 500."""
 
     def walk(address: tuple[str, int], token: str, _: str) -> None:
-        @FUZZ
-        @given(heads())
-        def one(head: bytes) -> None:
-            bearer = f"\r\nAuthorization: Bearer {token}\r\n".encode()
+        bearer = f"\r\nAuthorization: Bearer {token}\r\n".encode()
+
+        def ask(head: bytes) -> None:
             said = asked(address, head.replace(b"\r\n", bearer, 1), alive=True)
             if said:
                 check_answer(said, "HEAD" if head.startswith(b"HEAD") else "GET")
 
-        one()
+        @settings(FUZZ, max_examples=max(1, EXAMPLES // AT_ONCE))
+        @given(st.lists(heads(), min_size=AT_ONCE, max_size=AT_ONCE))
+        def one(some: list[bytes]) -> None:
+            list(asking.map(ask, some))
+
+        with ThreadPoolExecutor(AT_ONCE) as asking:
+            one()
         assert b" 200 " in asked(address, b"GET /v1/version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")[:20]
 
     await walked(tmp_path, walk)
