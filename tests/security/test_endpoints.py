@@ -360,6 +360,6 @@ def test_the_proxy_is_nobody(node: RunningNode) -> None:
     assert all(len(set(facts[name].split())) == 1 for name in ("Uid", "Gid"))
     assert 0x3FFFFF00 <= int(facts["Uid"].split()[0]) < 0x40000000 and facts["Groups"].strip() == ""
     assert {int(facts[name], 16) for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")} == {0}
-    assert facts["NoNewPrivs"] == "1"
+    assert (facts["NoNewPrivs"], facts["Seccomp"]) == ("1", "2")
     names = {str(each.readlink()) for each in (process / "fd").iterdir()}
     assert {name for name in names if name.startswith("/")} == {"/dev/null", str(node.paths.logs / "proxy.log")}

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
+import socket
 import stat
+import sys
 from pathlib import Path
 
+import aiohttp
 import pytest
 
+import dsec
 from dsec.node.config import load_config
 from dsec.node.landlock import OLDEST_VERSION, landlock_version
-from dsec.node.services import apiserver_uid, edge_uid, proxy_uid
+from dsec.node.services import apiserver_uid, edge_uid, fetcher_uid, proxy_uid
 from dsec.testing.node import RunningNode, private_node, wait_until
 
 from .inside import IMAGE
+from .subverted import Subverted, subverted
 
 pytestmark = pytest.mark.node
 
+needs_x86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers and registers of x86-64")
+CLOSE, SOCKET, LISTEN, OPENAT = 3, 41, 50, 257
 SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
@@ -37,6 +47,27 @@ def has_become(node: RunningNode, part: str, uid: int) -> None:
     assert Path(f"/proc/{node.services()[part].pid}/mem").stat().st_uid == 0
 
 
+def has_a_filter(node: RunningNode, part: str) -> None:
+    """Assert that a part has given up system calls."""
+    wait_until(lambda: status(node, part)["Seccomp"] == "2", f"{part} has a filter")
+
+
+def starts_nothing(held: Subverted) -> None:
+    """Assert that a process is refused programs, processes, other processes, namespaces, users, and new code."""
+    null = bytes(8)
+    calls: dict[str, tuple[int, *tuple[int | bytes, ...]]] = {
+        "execve": (59, b"/bin/true", null, null), "execveat": (322, -100, b"/bin/true", null, null, 0),
+        "fork": (57,), "vfork": (58,), "clone3": (435, null, 88), "ptrace": (101, 16, 1), "pidfd_open": (434, 1, 0),
+        "process_vm_readv": (310, 1, null, 0, null, 0, 0), "kill": (62, 1, 0), "setns": (308, 0, 0),
+        "unshare": (272, 0x10000000), "mount": (165, b"none", b"/mnt", b"tmpfs", 0, 0), "bpf": (321, 0, null, 8),
+        "io_uring_setup": (425, 1, null), "setuid": (105, 0), "mknodat": (259, -100, b"/tmp/x", 0o10600, 0),
+    }  # fmt: skip
+    for name, (number, *arguments) in calls.items():
+        assert held.call(number, *arguments) == -errno.ENOSYS, name
+    assert held.call(56, signal.SIGCHLD, 0, 0, 0, 0) == -errno.EPERM
+    assert held.call(9, 0, 4096, 5, 0x22, -1, 0) == -errno.EPERM
+
+
 def test_apiserver_and_proxy_are_nobody(node: RunningNode) -> None:
     """Each has a user of its own, which is not root, not the other's, and no sandbox's."""
     config = load_config(node.paths.config_json)
@@ -44,7 +75,52 @@ def test_apiserver_and_proxy_are_nobody(node: RunningNode) -> None:
     assert len(set(uids.values())) == 2 and all(uid < config.id_block for uid in uids.values())
     for part, uid in uids.items():
         has_become(node, part, uid)
-    assert status(node, "apiserver")["Seccomp"] == "2"
+        has_a_filter(node, part)
+
+
+@needs_x86
+@pytest.mark.anyio
+async def test_a_subverted_proxy_starts_nothing_and_reads_no_file(client: dsec.DSecClient, node: RunningNode) -> None:
+    """The running proxy, made to call: no program, process, other process or namespace, no file of the machine's but
+    those of names, no local socket, no listener of its own; it goes on serving."""
+    serve = (
+        "python3 -m http.server --bind 127.0.0.1 8000 > /dev/null 2>&1 &\n"
+        "until 2> /dev/null exec 3<> /dev/tcp/127.0.0.1/8000; do sleep 0.05; done"
+    )
+    async with client.sandbox(IMAGE, memory_mib=256) as sandbox, aiohttp.ClientSession() as http:
+        await sandbox.exec("bash", "-c", serve, check=True)
+        url = await sandbox.expose(8000)
+        with subverted(node.services()["proxy"].pid) as proxy:
+            starts_nothing(proxy)
+            assert proxy.call(SOCKET, 1, 1, 0) == -errno.EPERM
+            assert proxy.call(LISTEN, 4, 1) == -errno.ENOSYS
+            if landlock_version() >= OLDEST_VERSION:
+                for path in (b"/proc/version", b"/proc/self/status", sys.executable.encode()):
+                    assert proxy.call(OPENAT, -100, path, 0) == -errno.EACCES, path
+            assert (names := proxy.call(OPENAT, -100, b"/etc/hosts", 0)) > 2
+            assert proxy.call(CLOSE, names) == 0
+        async with http.get(f"http://{url.connect}/", headers=url.headers) as answer:
+            assert answer.status == 200
+
+
+@needs_x86
+def test_subverted_holder_and_fetcher_start_nothing(store: Path, tmp_path: Path) -> None:
+    """The fetcher is nobody, the holder root of files alone; neither starts a program or calls anybody else."""
+    with private_node(store, settings=f'[stores.far]\nurl = "file://{tmp_path}"\n') as node:
+        config = load_config(node.paths.config_json)
+        if config.reading != "filled":
+            pytest.skip(config.reading_why)
+        has_become(node, "fetcher", fetcher_uid(config))
+        for part in ("holder", "fetcher"):
+            has_a_filter(node, part)
+            found = status(node, part)
+            assert {name: int(found[name], 16) for name in SETS} == dict.fromkeys(SETS, 0), part
+            assert found["NoNewPrivs"] == "1"
+            with subverted(node.services()[part].pid) as held:
+                starts_nothing(held)
+                assert held.call(LISTEN, 4, 1) == -errno.ENOSYS
+                family = socket.AF_UNIX if part == "fetcher" else socket.AF_INET
+                assert held.call(SOCKET, family, 1, 0) == -errno.EPERM
 
 
 def test_the_edge_is_root_of_files_and_of_nothing_else(node: RunningNode) -> None:

@@ -2,6 +2,7 @@
 
 pub mod ahead;
 pub mod complete;
+mod confined;
 pub mod counts;
 pub mod fan;
 mod hear;

@@ -9,6 +9,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{accept_with, SocketFlags};
 use rustix::time::Timespec;
 
+use crate::confined::confine;
 use crate::holder::Holder;
 use crate::keeper::Keeper;
 use crate::link::Link;
@@ -57,6 +58,7 @@ pub fn serve(keeper: &Path, fetcher: &Path, faults: Option<&Path>) -> Result<(),
         })
     };
     let mut serving = begin().map_err(|error: io::Error| error.to_string())?;
+    confine(faults.is_some()).map_err(|error| format!("giving up privileges: {error}"))?;
     loop {
         if let Err(error) = serving.turn() {
             serving.holder.keeper.outlive();

@@ -9,6 +9,7 @@
 pub mod answer;
 pub mod body;
 pub mod config;
+pub mod confined;
 pub mod connect;
 pub mod cut;
 pub mod egress;

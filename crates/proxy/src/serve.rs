@@ -12,6 +12,7 @@ use hyper_util::rt::TokioTimer;
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::Config;
+use crate::confined::{confine, confine_to_names};
 use crate::state::State;
 use crate::{connect, link, port};
 
@@ -41,8 +42,14 @@ pub fn serve(config: &Path) -> Result<(), String> {
         tracing::warn!("fault points are on: {}", directory.display());
         dsec_fault::turn_on(directory).map_err(|error| error.to_string())?;
     }
+    let faults = config.fault_points.as_deref();
+    let confined = confine_to_names(faults).map_err(|error| format!("confining files: {error}"))?;
+    if !confined {
+        tracing::warn!("this kernel has no Landlock: what anybody may read can be read");
+    }
     let uid = config.uid;
     unprivileged::become_user(uid).map_err(|error| format!("becoming user {uid}: {error}"))?;
+    confine(faults.is_some()).map_err(|error| format!("the filter: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

@@ -8,6 +8,7 @@
 mod capabilities;
 pub mod check;
 mod child;
+pub mod confined;
 mod draft;
 mod exec;
 mod failing;
@@ -22,6 +23,7 @@ mod file_watch;
 pub mod fuzz;
 pub mod home;
 mod in_root;
+pub mod landlock;
 pub mod launch;
 mod mounts;
 mod pack;

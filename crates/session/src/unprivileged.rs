@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::capabilities;
+
 /// Gives up root, for good: another user without groups, no capabilities, none to be had by executing something, nothing
 /// that others of this user may look into.
 ///
@@ -38,6 +40,28 @@ pub fn become_user(uid: u32) -> io::Result<()> {
         if libc::getuid() != uid || libc::setuid(0) == 0 || capability == 0 {
             return Err(io::Error::other("root could be had again"));
         }
+    }
+    Ok(())
+}
+
+/// Gives up, for good, all that root has beyond the files that are root's: no capabilities, none to be had by executing
+/// something, nothing that others of root's processes without capabilities may look into.
+///
+/// # Errors
+/// The errno of the step that failed.
+pub fn give_up_capabilities() -> io::Result<()> {
+    let none = rustix::process::Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Core, none)?;
+    rustix::thread::set_no_new_privs(true)?;
+    capabilities::bound(0)?;
+    rustix::thread::clear_ambient_capability_set()?;
+    capabilities::hold(0)?;
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    if !rustix::thread::capabilities(None)?.permitted.is_empty() {
+        return Err(io::Error::other("capabilities are still there"));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the fetcher, which reads what strangers have written, has left.
+//! What the fetcher, which reads what strangers have written, has left; and the holder, which hears the fetcher.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -50,4 +50,30 @@ fn nothing_left() {
         .expect("there")
         .uid();
     assert_eq!(owner, 0);
+}
+
+/// The holder stays root of root's files, and has no capabilities, none to be had, and a filter, from before it serves;
+/// so has its successor, which takes up what it held.
+#[test]
+fn the_holder_has_files() {
+    let mut node = Node::start(30);
+    let layer = node.publish(8 << 20);
+    node.open(&layer).expect("opened");
+    let mount = layer.mount();
+    Readers::start(open(&mount), vec![(0, 4 << 20)]).are_exact(&layer);
+    is_confined(node.pid("holder"));
+    node.kill_one("holder");
+    node.open(&layer).expect("opened by its successor");
+    Readers::start(open(&mount), vec![(4 << 20, 4 << 20)]).are_exact(&layer);
+    is_confined(node.pid("holder"));
+}
+
+fn is_confined(pid: i32) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a status");
+    assert_eq!(field(&status, "Uid"), ["0"; 4]);
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(field(&status, set), ["0000000000000000"], "{set}");
+    }
+    assert_eq!(field(&status, "NoNewPrivs"), ["1"]);
+    assert_eq!(field(&status, "Seccomp"), ["2"]);
 }
