@@ -188,6 +188,7 @@ fn begin(state: &Rc<State>, endpoint: &Rc<Endpoint>, stream: TcpStream) {
         beyond: before >= most,
     });
     let cut = connection.cut.clone();
+    let refuser = Rc::clone(endpoint);
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request| {
         let connection = Rc::clone(&connection);
@@ -198,7 +199,10 @@ fn begin(state: &Rc<State>, endpoint: &Rc<Endpoint>, stream: TcpStream) {
         .with_upgrades();
     tokio::task::spawn_local(async move {
         tokio::select! {
-            ended = serving => drop(ended),
+            // What is no request at all was answered before anything of ours saw it.
+            ended = serving => if ended.is_err_and(|error| error.is_parse()) {
+                refuser.counters.add(|counted| counted.refused += 1);
+            },
             () = cut.wait() => {}
         }
     });

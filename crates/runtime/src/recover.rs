@@ -190,13 +190,7 @@ async fn take_up_exec(node: &Rc<Node>, object: &Object, tag: ExecTag) -> bool {
         .map_or(exec::Phase::Running, exec::Phase::Ended);
     let exec = Exec::new(node, &sandbox, tag, phase, false);
     exec.started_ns.set(object.started_ns);
-    // What was not noted is found where the whole sandbox is looked at, which keeps with its events how far it was.
-    let before = exec.tag.borrow().baseline.oom_kills;
-    exec.oom_noted
-        .set(exec.cold_leaf(node).oom_kills().max(before));
-    for (noted, stream) in exec.output_noted.iter().zip(&exec.streams) {
-        noted.set(stream.log.has_dropped());
-    }
+    audit::limits::take_up(node, &exec);
     exec.hold(node);
     let mut set_up = true;
     match node

@@ -26,6 +26,30 @@ pub struct What {
     pub name: Option<String>,
     /// The exec or run, where that is known.
     pub exec_id: Option<String>,
+    /// What counts it besides.
+    pub counter: Counter,
+}
+
+/// A counter that outlives the runtime, in which a successor finds what was noted of it and not told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// Nobody's.
+    None,
+    /// [`Seen::oom_kills`].
+    OomKills,
+    /// [`Seen::pids_refused`].
+    PidsRefused,
+    /// Of [`Seen::endpoints`] that one.
+    Endpoint(usize),
+}
+
+/// A new event.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// It.
+    pub event: AuditEvent,
+    /// How far the events up to this one tell of the counters.
+    pub seen: Seen,
 }
 
 /// A moment on both clocks.
@@ -37,8 +61,8 @@ pub struct Moment {
     pub unix: f64,
 }
 
-/// How far the kernel's and the proxy's counters were noted. It is written with each event, so that a successor notes
-/// nothing twice.
+/// How far the kernel's and the proxy's counters were noted. How far they were told is written with each event, so that a
+/// successor notes nothing twice, and anew what was being gathered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// OOM kills of the sandbox, those of its execs among them.
@@ -69,6 +93,24 @@ pub struct Book {
     open: Vec<Open>,
     /// How far counters were noted.
     pub seen: Seen,
+    /// How far events tell of them.
+    told: Seen,
+}
+
+impl Seen {
+    fn counted(&mut self, counter: Counter, more: u64) {
+        let counted = match counter {
+            Counter::None => return,
+            Counter::OomKills => &mut self.oom_kills,
+            Counter::PidsRefused => &mut self.pids_refused,
+            Counter::Endpoint(index) => {
+                self.endpoints
+                    .resize(self.endpoints.len().max(index + 1), 0);
+                &mut self.endpoints[index]
+            }
+        };
+        *counted += more;
+    }
 }
 
 impl Book {
@@ -80,12 +122,13 @@ impl Book {
             next: events.last().map_or(0, |last| last.number + 1),
             latest: events.into(),
             open: Vec::new(),
+            told: seen.clone(),
             seen,
         }
     }
 
     /// It happened so often. What has become an event by that is returned.
-    pub fn note(&mut self, what: What, count: u64, now: Moment) -> Vec<AuditEvent> {
+    pub fn note(&mut self, what: What, count: u64, now: Moment) -> Vec<Told> {
         if let Some(open) = self.open.iter_mut().find(|open| open.what == what) {
             open.more += count;
             open.at = now.unix;
@@ -109,7 +152,7 @@ impl Book {
     }
 
     /// Makes events of what was gathered for long enough, or, with `all`, of everything.
-    pub fn settle(&mut self, now: Moment, all: bool) -> Vec<AuditEvent> {
+    pub fn settle(&mut self, now: Moment, all: bool) -> Vec<Told> {
         let mut told = Vec::new();
         for mut open in std::mem::take(&mut self.open) {
             if !all && open.until_ns > now.boot_ns {
@@ -127,11 +170,11 @@ impl Book {
         told
     }
 
-    fn close(&mut self, open: Open) -> Option<AuditEvent> {
+    fn close(&mut self, open: Open) -> Option<Told> {
         (open.more > 0).then(|| self.tell(&open.what, open.more, open.at))
     }
 
-    fn tell(&mut self, what: &What, count: u64, at: f64) -> AuditEvent {
+    fn tell(&mut self, what: &What, count: u64, at: f64) -> Told {
         let event = AuditEvent {
             number: self.next,
             at,
@@ -146,7 +189,22 @@ impl Book {
         if self.latest.len() as u64 > KEPT {
             self.latest.pop_front();
         }
-        event
+        self.told.counted(what.counter, count);
+        self.told.disk_full = self.seen.disk_full;
+        Told {
+            event,
+            seen: self.told.clone(),
+        }
+    }
+
+    /// Whether this has been told and is still kept.
+    #[must_use]
+    pub fn has_told(&self, kind: AuditKind, reason: &str, name: &str, exec_id: &str) -> bool {
+        self.latest.iter().any(|event| {
+            (event.kind, event.reason.as_str()) == (kind, reason)
+                && event.name.as_deref() == Some(name)
+                && event.exec_id.as_deref() == Some(exec_id)
+        })
     }
 
     /// Whether something is being gathered.
@@ -186,6 +244,7 @@ mod tests {
             reason: "mount",
             name: Some(name.into()),
             exec_id: None,
+            counter: Counter::None,
         }
     }
 
@@ -202,6 +261,7 @@ mod tests {
         }
         told.extend(book.settle(at(1000), true));
         assert!(told.len() < 30, "{}", told.len());
+        let told: Vec<_> = told.into_iter().map(|told| told.event).collect();
         assert_eq!((told[0].count, told[0].at), (1, 0.0));
         assert_eq!(told.iter().map(|event| event.count).sum::<u64>(), 1_000_000);
         assert!(!book.is_open());
@@ -241,10 +301,47 @@ mod tests {
         let mut book = Book::default();
         let events: Vec<_> = (0..3)
             .flat_map(|number| book.note(what(&number.to_string()), 1, at(0)))
+            .map(|told| told.event)
             .rev()
             .collect();
         let mut again = Book::again(events, Seen::default());
-        assert_eq!(again.note(what("next"), 1, at(1))[0].number, 3);
+        assert_eq!(again.note(what("next"), 1, at(1))[0].event.number, 3);
         assert_eq!(again.record(0, KEPT).latest.len(), 4);
+    }
+
+    /// What is written with an event leaves out what is still gathered, whatever else is told meanwhile: each of these
+    /// is told by a successor, and none that was told before.
+    #[test]
+    fn gathered_is_not_told() {
+        let counting = |counter| What {
+            counter,
+            ..what(&format!("{counter:?}"))
+        };
+        let mut book = Book::default();
+        for counter in [
+            Counter::OomKills,
+            Counter::PidsRefused,
+            Counter::Endpoint(1),
+        ] {
+            book.note(counting(counter), 2, at(0));
+            book.note(counting(counter), 3, at(0));
+        }
+        book.seen = Seen {
+            oom_kills: 5,
+            pids_refused: 5,
+            disk_full: true,
+            endpoints: vec![0, 5],
+        };
+        let other = book.note(what("other"), 1, at(0));
+        let told = Seen {
+            oom_kills: 2,
+            pids_refused: 2,
+            disk_full: true,
+            endpoints: vec![0, 2],
+        };
+        assert_eq!(other[0].seen, told);
+        let rest = book.settle(at(1), true);
+        assert_eq!(rest.iter().map(|told| told.event.count).sum::<u64>(), 9);
+        assert_eq!(rest.last().map(|told| &told.seen), Some(&book.seen));
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use dsec_proto::audit::AuditKind;
 use tokio::sync::mpsc;
 
-use super::{note, What};
+use super::{note, Counter, What};
 use crate::exec::{self, Exec};
 use crate::kernel::notify::{self, Set};
 use crate::kernel::seccomp::{noted, Noted};
@@ -245,6 +245,7 @@ fn of(node: &Node, calls: &Calls, (key, noted, count): Told) {
             reason: noted.reason,
             name: Some(noted.name.into()),
             exec_id: Some(exec::id_of_run(&exec)),
+            counter: Counter::None,
         };
         note(node, &exec.sandbox, what, count);
     }

@@ -1,12 +1,12 @@
 //! Limits that a sandbox has met, from counters: when an exec or run ends, every few seconds while it runs, and when the
-//! sandbox ends. What the counters say is noted once, whoever looks first.
+//! sandbox ends; endpoints' also when somebody asks. What the counters say is noted once, whoever looks first.
 
 use std::rc::Rc;
 
 use dsec_proto::audit::AuditKind;
 use dsec_proto::net::EndpointCount;
 
-use super::{note, What};
+use super::{note, Counter, What};
 use crate::exec::{self, Exec};
 use crate::node::Node;
 use crate::sandbox::Sandbox;
@@ -23,6 +23,11 @@ fn limit(reason: &'static str, exec_id: Option<&str>) -> What {
         reason,
         name: None,
         exec_id: exec_id.map(str::to_owned),
+        counter: match reason {
+            "memory" => Counter::OomKills,
+            "pids" => Counter::PidsRefused,
+            _ => Counter::None,
+        },
     }
 }
 
@@ -68,6 +73,22 @@ fn killed(node: &Node, exec: &Exec, id: &str, counted: u64) {
     note(node, &exec.sandbox, limit("memory", Some(id)), fresh);
 }
 
+/// What a former runtime told of an exec, now that this one has it. A kill that it had not told is found where the whole
+/// sandbox is looked at, which keeps with its events how far it was.
+pub fn take_up(node: &Node, exec: &Exec) {
+    let before = exec.tag.borrow().baseline.oom_kills;
+    let counted = exec.cold_leaf(node).oom_kills();
+    exec.oom_noted.set(counted.max(before));
+    let book = exec.sandbox.audit.borrow();
+    let tag = exec.tag.borrow();
+    // A session's was told with the run of then, and what has ended has been looked at.
+    let passed = tag.session || tag.end.is_some();
+    for (index, noted) in exec.output_noted.iter().enumerate() {
+        let told = book.has_told(AuditKind::Limit, "output", STREAMS[index], &exec.id);
+        noted.set(told || passed && exec.streams[index].log.has_dropped());
+    }
+}
+
 /// Output that is not kept any more because there was too much of it.
 fn output(node: &Node, exec: &Exec, id: &str) {
     for (index, stream) in exec.streams.iter().enumerate() {
@@ -103,7 +124,14 @@ fn disk(node: &Node, sandbox: &Sandbox, exec_id: Option<&str>, full: bool) {
     );
 }
 
-fn endpoints(node: &Node, sandbox: &Sandbox, counts: &[EndpointCount], names: &[String]) {
+/// What a sandbox's endpoints have refused by now.
+pub fn endpoints(node: &Node, sandbox: &Sandbox) {
+    let counts = sandbox.net.borrow().counts();
+    refused(node, sandbox, &counts);
+}
+
+fn refused(node: &Node, sandbox: &Sandbox, counts: &[EndpointCount]) {
+    let names = sandbox.net.borrow().endpoint_names();
     for (index, (count, name)) in counts.iter().zip(names).enumerate() {
         let fresh = {
             let seen = &mut sandbox.audit.borrow_mut().seen.endpoints;
@@ -113,8 +141,9 @@ fn endpoints(node: &Node, sandbox: &Sandbox, counts: &[EndpointCount], names: &[
         let what = What {
             kind: AuditKind::Endpoint,
             reason: "refused",
-            name: Some(name.clone()),
+            name: Some(name),
             exec_id: None,
+            counter: Counter::Endpoint(index),
         };
         note(node, sandbox, what, fresh);
     }
@@ -135,8 +164,7 @@ fn rest(node: &Node, sandbox: &Sandbox) {
 /// Nothing of the sandbox lives any more; its groups still stand.
 pub fn over(node: &Node, sandbox: &Sandbox, counts: &[EndpointCount]) {
     rest(node, sandbox);
-    let names = sandbox.net.borrow().endpoint_names();
-    endpoints(node, sandbox, counts, &names);
+    refused(node, sandbox, counts);
 }
 
 /// Looks at everything that runs, for as long as the runtime serves.
@@ -160,9 +188,7 @@ pub async fn run(node: Rc<Node>) {
         for some in sandboxes.chunks(AT_ONCE) {
             for sandbox in some.iter().filter(|sandbox| sandbox.gone().is_none()) {
                 rest(&node, sandbox);
-                let counts = sandbox.net.borrow().counts();
-                let names = sandbox.net.borrow().endpoint_names();
-                endpoints(&node, sandbox, &counts, &names);
+                endpoints(&node, sandbox);
             }
             tokio::task::yield_now().await;
         }

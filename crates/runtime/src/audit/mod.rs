@@ -7,7 +7,7 @@ pub mod calls;
 mod file;
 pub mod limits;
 
-pub use book::{Book, What};
+pub use book::{Book, Counter, Told, What};
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use dsec_proto::audit::{AuditAsked, AuditEvent, AuditRecord, KEPT, LAST};
+use dsec_proto::audit::{AuditAsked, AuditRecord, KEPT, LAST};
 use dsec_proto::error::WireResult;
 
 use crate::kernel::sys;
@@ -72,10 +72,9 @@ pub fn note(node: &Node, sandbox: &Sandbox, what: What, count: u64) {
 }
 
 /// An event that cannot be written is told all the same, for as long as this runtime lives.
-fn write(node: &Node, sandbox: &Sandbox, told: Vec<AuditEvent>) {
-    let seen = sandbox.audit.borrow().seen.clone();
-    for event in told {
-        if let Err(error) = file::write(&path(node, &sandbox.id), event, seen.clone()) {
+fn write(node: &Node, sandbox: &Sandbox, told: Vec<Told>) {
+    for Told { event, seen } in told {
+        if let Err(error) = file::write(&path(node, &sandbox.id), event, seen) {
             tracing::error!(sandbox_id = sandbox.id, "an event is not kept: {error}");
         }
     }
@@ -119,6 +118,9 @@ pub fn take_up(node: &Node, sandbox_id: &str) -> Book {
 pub fn events(node: &Node, asked: &AuditAsked) -> WireResult<AuditRecord> {
     let sandbox = node.sandbox(&asked.sandbox_id)?;
     calls::drain(node);
+    if sandbox.gone().is_none() {
+        limits::endpoints(node, &sandbox);
+    }
     let record = sandbox.audit.borrow().record(asked.from, KEPT);
     Ok(record)
 }
