@@ -20,6 +20,8 @@ _MOST_SOCKETS = 8
 _CROWD = 400
 """Several times what one sandbox takes in at once."""
 _MOST_KIB_EACH = 64
+_DESCRIPTORS_EACH = 4
+"""Two outputs, a pidfd, the listener of its filter."""
 _PATIENCE_S = max(120, EXECS // 8)
 _LOOK_S = max(2, EXECS // 400)
 """So seldom each looks for the end that the looking alone, a program each time, leaves the machine free."""
@@ -29,7 +31,9 @@ def _sockets() -> int:
     return sum(entry.is_socket() for entry in Path("/proc/self/fd").iterdir())
 
 
-async def _sandboxes(client: dsec.DSecClient) -> list[dsec.Sandbox]:
+async def _sandboxes(node: RunningNode, client: dsec.DSecClient) -> list[dsec.Sandbox]:
+    most = (node.stats()["descriptors_limit"] - 3000) // _DESCRIPTORS_EACH
+    assert most >= EXECS, f"a node that starts with this `ulimit -Hn` holds some {most} execs"
     each = 2 * EXECS // SANDBOXES + 64
     args = dsec.SandboxArgs(IMAGE, pids=max(4096, each), memory_mib=2048, disk_mib=1024)
     return await asyncio.gather(*(client.sandbox(args) for _ in range(SANDBOXES)))
@@ -37,7 +41,7 @@ async def _sandboxes(client: dsec.DSecClient) -> list[dsec.Sandbox]:
 
 async def test_many_in_flight_from_one_client(node: RunningNode, client: dsec.DSecClient) -> None:
     """All of them run at once over a handful of sockets; an exec beside them is answered; each has its own result."""
-    sandboxes = await _sandboxes(client)
+    sandboxes = await _sandboxes(node, client)
     before, memory = _sockets(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     script = f"echo $0; until [ -e /tmp/over ]; do sleep {_LOOK_S}; done"
     tasks = [
@@ -57,7 +61,7 @@ async def test_many_in_flight_from_one_client(node: RunningNode, client: dsec.DS
 
 async def test_many_are_cancelled_at_once(node: RunningNode, client: dsec.DSecClient) -> None:
     """Cancelling all of them leaves no process and no exec, and the sandboxes go on working."""
-    sandboxes = await _sandboxes(client)
+    sandboxes = await _sandboxes(node, client)
     tasks = [
         asyncio.create_task(sandboxes[number % SANDBOXES].exec("sleep", "1000", grace_s=10))
         for number in range(EXECS)
