@@ -94,12 +94,12 @@ pub fn answer(question: &Question, code: u8, addresses: &[IpAddr], ttl: u32) -> 
     let mut bytes = head(question.id, code, 1, addresses.len() as u16);
     bytes.extend(&question.raw);
     for address in addresses {
-        let data = match address {
-            IpAddr::V4(address) => address.octets().to_vec(),
-            IpAddr::V6(address) => address.octets().to_vec(),
+        let (kind, data) = match address {
+            IpAddr::V4(address) => (A, address.octets().to_vec()),
+            IpAddr::V6(address) => (AAAA, address.octets().to_vec()),
         };
         bytes.extend([0xc0, HEAD as u8]);
-        bytes.extend(question.kind.to_be_bytes());
+        bytes.extend(kind.to_be_bytes());
         bytes.extend(INTERNET.to_be_bytes());
         bytes.extend(ttl.to_be_bytes());
         bytes.extend((data.len() as u16).to_be_bytes());
@@ -247,7 +247,7 @@ fn u16_at(packet: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-/// A name and where it ends. Pointers only lead backwards, so that there are no circles.
+/// A name and where it ends. Pointers only lead backwards, so that there are no circles, and never into the head.
 fn labels(packet: &[u8], begin: usize, pointers: bool) -> Option<(String, usize)> {
     let mut name = String::new();
     let (mut at, mut end, mut floor) = (begin, None, begin);
@@ -271,7 +271,7 @@ fn labels(packet: &[u8], begin: usize, pointers: bool) -> Option<(String, usize)
             }
             0xc0.. if pointers => {
                 let to = usize::from(u16_at(packet, at)? & 0x3fff);
-                if to >= floor {
+                if !(HEAD..floor).contains(&to) {
                     return None;
                 }
                 end.get_or_insert(at + 2);
@@ -361,6 +361,18 @@ mod tests {
             ],
         );
         assert_eq!(said(&circle, 7, "a.test", A), None);
+    }
+
+    /// An address is one of its own family, whatever was asked: as a CNAME's data, 192.0.2.1 would be read as a name.
+    #[test]
+    fn an_address_is_no_name() {
+        let asked = question(&ask(9, "a.test", CNAME)).expect("is one");
+        let address = "192.0.2.1".parse().expect("is one");
+        let answered = answer(&asked.expect("is read"), OK, &[address], 60);
+        let read = said(&answered, 9, "a.test", CNAME).expect("is read");
+        assert_eq!(read.chain, ["a.test"]);
+        let into_head = response("a.test", &[("a.test", CNAME, 1, vec![0xc0, 0])]);
+        assert_eq!(said(&into_head, 7, "a.test", A), None);
     }
 
     /// No bytes whatever do harm.
