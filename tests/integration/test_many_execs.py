@@ -20,8 +20,8 @@ _MOST_SOCKETS = 8
 _CROWD = 400
 """Several times what one sandbox takes in at once."""
 _MOST_KIB_EACH = 64
-_DESCRIPTORS_EACH = 4
-"""Two outputs, a pidfd, the listener of its filter."""
+_DESCRIPTORS_EACH = 3
+"""Two outputs and a pidfd; the listeners of some filters are among the rest."""
 _PATIENCE_S = max(120, EXECS // 8)
 _LOOK_S = max(2, EXECS // 400)
 """So seldom each looks for the end that the looking alone, a program each time, leaves the machine free."""
@@ -32,7 +32,7 @@ def _sockets() -> int:
 
 
 async def _sandboxes(node: RunningNode, client: dsec.DSecClient) -> list[dsec.Sandbox]:
-    most = (node.stats()["descriptors_limit"] - 3000) // _DESCRIPTORS_EACH
+    most = (node.stats()["descriptors_limit"] - 4000) // _DESCRIPTORS_EACH
     assert most >= EXECS, f"a node that starts with this `ulimit -Hn` holds some {most} execs"
     each = 2 * EXECS // SANDBOXES + 64
     args = dsec.SandboxArgs(IMAGE, pids=max(4096, each), memory_mib=2048, disk_mib=1024)

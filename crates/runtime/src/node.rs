@@ -197,11 +197,11 @@ impl Node {
         Ok(())
     }
 
-    /// Whether the refused calls of an exec that begins now are on record: with more than half of the descriptors in use,
-    /// the others are for execs.
+    /// Whether the refused calls of an exec that begins now are on record: with more than a fifth of the descriptors in
+    /// use, the others are for execs, which then take three each and not four.
     #[must_use]
     pub fn records_calls(&self) -> bool {
-        self.calls.is_some() && self.descriptors() < self.descriptor_limit / 2
+        self.calls.is_some() && self.descriptors() < self.descriptor_limit / 5
     }
 
     /// What the keeper holds, which is never less than what the runtime does: a pidfd for each process, a network
