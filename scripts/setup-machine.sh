@@ -35,6 +35,7 @@ need zstd zstd
 need xz xz-utils
 need cc gcc
 need prlimit util-linux
+need nft nftables # tests look with it at what is left
 [[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] || packages+=(debian-archive-keyring)
 [[ -d /etc/ssl/certs ]] || packages+=(ca-certificates)
 scripts/find-python.sh >/dev/null 2>&1 || packages+=(python3 python3-venv)

@@ -17,6 +17,8 @@ pub enum AuditKind {
     Syscall,
     /// An endpoint refused requests or connections.
     Endpoint,
+    /// Packets that would be routed were dropped.
+    Packet,
 }
 
 impl AuditKind {
@@ -27,6 +29,7 @@ impl AuditKind {
             AuditKind::Limit => "limit",
             AuditKind::Syscall => "syscall",
             AuditKind::Endpoint => "endpoint",
+            AuditKind::Packet => "packet",
         }
     }
 }

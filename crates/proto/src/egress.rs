@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 pub const TABLE_VERSION: u32 = 1;
 /// Most rules of a table.
 pub const MAX_RULES: usize = 256;
+/// Most rules of what is routed, each port or range of ports counted as one.
+pub const MAX_ROUTED: usize = 128;
 /// Most ranges of either list.
 pub const MAX_RANGES: usize = 128;
 
@@ -36,6 +38,9 @@ pub struct EgressTable {
     /// Most bytes in a second, both ways together.
     #[serde(default)]
     pub max_bytes_per_s: Option<u64>,
+    /// What leaves by a link of the sandbox's own; the first that matches decides. Empty: it has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routed: Vec<RoutedRule>,
 }
 
 impl EgressTable {
@@ -53,6 +58,16 @@ impl EgressTable {
             max_connections_per_minute: None,
             max_bytes: None,
             max_bytes_per_s: None,
+            routed: Vec::new(),
+        }
+    }
+
+    /// What the proxy is told of it.
+    #[must_use]
+    pub fn proxied(&self) -> Self {
+        Self {
+            routed: Vec::new(),
+            ..self.clone()
         }
     }
 }
@@ -70,6 +85,23 @@ pub struct EgressRule {
     #[serde(default)]
     pub range: Option<String>,
     /// Ports, first and last.
+    #[serde(default)]
+    pub ports: Vec<(u16, u16)>,
+}
+
+/// One rule for what is routed. What is empty matches everything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RoutedRule {
+    /// Whether what matches leaves by the link. Else it goes where it would go without one.
+    pub allow: bool,
+    /// Its number: 1 (echo requests alone), 6 or 17; 0 is any.
+    #[serde(default)]
+    pub protocol: u8,
+    /// An address range of IPv4.
+    #[serde(default)]
+    pub range: Option<String>,
+    /// Ports, first and last; of 6 and 17 only.
     #[serde(default)]
     pub ports: Vec<(u16, u16)>,
 }

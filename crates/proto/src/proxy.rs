@@ -33,7 +33,7 @@ pub enum ToProxy {
         /// Endpoints.
         endpoints: Vec<EndpointSpec>,
         /// What it may reach.
-        egress: Option<EgressTable>,
+        egress: Option<Box<EgressTable>>,
     },
     /// That is everything: what was not said is not exposed. Comes once the edge has told the runtime.
     All,

@@ -24,6 +24,15 @@ impl Range {
         (bits <= most && masked(address, bits) == value(address)).then_some(range)
     }
 
+    /// Its first address and how many bits are the same, if it is of IPv4.
+    #[must_use]
+    pub fn four(&self) -> Option<([u8; 4], u8)> {
+        match self.address {
+            IpAddr::V4(address) => Some((address.octets(), self.bits)),
+            IpAddr::V6(_) => None,
+        }
+    }
+
     /// Whether an address is in it.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {

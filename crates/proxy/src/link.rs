@@ -117,7 +117,13 @@ async fn act(
             egress,
         } => {
             fault!("proxy.link.told");
-            let set = state.set(&sandbox_id, ports, endpoints, egress, fds);
+            let set = state.set(
+                &sandbox_id,
+                ports,
+                endpoints,
+                egress.map(|table| *table),
+                fds,
+            );
             fault!("proxy.link.set");
             // What was cut has been told so; let it end before this is reported.
             tokio::task::yield_now().await;

@@ -44,9 +44,22 @@ pub struct Config {
     /// The layer holder's socket, where layers are filled on demand.
     #[serde(default)]
     pub holder_socket: Option<PathBuf>,
+    /// Where what is routed leaves; without one no sandbox is routed.
+    #[serde(default)]
+    pub uplink: Option<Uplink>,
     /// Where tests arm fault points; `null` on every node that is used for anything else.
     #[serde(default)]
     pub fault_points: Option<PathBuf>,
+}
+
+/// An interface through which what is routed leaves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Uplink {
+    /// Its name.
+    pub interface: String,
+    /// The network namespace that it is in; `null` is the machine's own.
+    pub namespace: Option<PathBuf>,
 }
 
 fn default_output_mib() -> u64 {
@@ -80,6 +93,18 @@ impl Config {
                 .any(|part| part.is_empty() || part.starts_with('.'))
         {
             return Err("cgroup_root: must be two or more plain names".into());
+        }
+        let plain = |name: &str| {
+            (1..libc::IFNAMSIZ).contains(&name.len())
+                && !name.contains(|each: char| each == '/' || each == ':' || each.is_whitespace())
+                && ![".", ".."].contains(&name)
+        };
+        if self
+            .uplink
+            .as_ref()
+            .is_some_and(|uplink| !plain(&uplink.interface))
+        {
+            return Err("uplink: not the name of an interface".into());
         }
         if self.id_block < RANGE || self.id_block.checked_add(MAX_SLOTS * (RANGE - 1)).is_none() {
             return Err("id_block: does not leave room for the node's ranges".into());

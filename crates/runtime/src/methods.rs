@@ -89,6 +89,9 @@ pub async fn call(node: Rc<Node>, method: String, params: Vec<u8>, mut stream: S
         }),
         "audit.events" => answer!(async {
             let asked: AuditAsked = frame::params(&params)?;
+            if let Ok(sandbox) = node.live(&asked.sandbox_id) {
+                net::routed::look(&node, &sandbox).await;
+            }
             audit::events(&node, &asked)
         }),
         "net.told" => answer!(async { empty(&params).map(|()| net::told(&node)) }),

@@ -103,6 +103,8 @@ pub struct Node {
     pub snapshots: RefCell<HashMap<String, crate::tag::SnapshotTag>>,
     /// The proxy.
     pub proxy: ProxyLink,
+    /// Held by whoever makes a link, and alone by whoever removes what all of them need.
+    pub routing: tokio::sync::RwLock<()>,
     /// What sandboxes tried and did not get.
     pub audit: crate::audit::Audit,
     /// Refused calls; `None` where none can be on record.

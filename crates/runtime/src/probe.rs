@@ -8,6 +8,7 @@ use dsec_proto::runtime::Feature;
 use crate::groups::{Layout, Mode};
 use crate::kernel::mounts::{self, attr, Configuring};
 use crate::kernel::{lsm, namespaces, notify, sys};
+use crate::net;
 use crate::probe_filling::filling;
 use crate::profiles::nesting;
 
@@ -37,6 +38,12 @@ pub fn features(layers: Option<&Path>) -> Vec<Feature> {
             network(),
             "sandboxes cannot run",
             "run as root",
+        ),
+        feature(
+            "links and packet filters",
+            links(),
+            "networks with rules for udp, icmp or any are refused",
+            "Linux with VETH, NF_TABLES_INET, NFT_CT, NFT_CONNLIMIT and NFT_MASQ",
         ),
         feature(
             "EROFS from files",
@@ -155,6 +162,14 @@ fn overlay() -> io::Result<String> {
             .flag("volatile")?
             .mount(attr::NODEV)?;
         Ok("tried".to_owned())
+    })
+}
+
+fn links() -> io::Result<String> {
+    apart(|| {
+        let (inner, outer) = (namespaces::Network::new()?, namespaces::Network::new()?);
+        net::trial(&inner.namespace, outer.namespace)?;
+        Ok("tried".into())
     })
 }
 

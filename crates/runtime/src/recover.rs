@@ -17,7 +17,7 @@ use crate::session;
 use crate::tag::{exec_object, stdin_object, ExecTag, Tag};
 use crate::timers::Timer;
 use crate::tools::Tool;
-use crate::{audit, disks, jobs, snapshots};
+use crate::{audit, disks, jobs, net, snapshots};
 
 /// How often what a child has not yet opened is asked for.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -46,6 +46,7 @@ pub async fn recover(node: &Rc<Node>, objects: &[Object]) {
         snapshots::take_up_sandbox(node, &sandbox).await;
     }
     sweep(node).await;
+    net::routed::sweep(node).await;
     count_pending(node);
     let interrupted: Vec<Rc<Sandbox>> = node
         .sandboxes

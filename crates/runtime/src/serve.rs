@@ -160,6 +160,7 @@ async fn node(
         layers: Arc::new(layers),
         pool,
         slots,
+        routing: Default::default(),
         profiles: Profiles::new(descriptors, calls.is_some()),
         machine: Machine::read()?,
         descriptor_limit: sys::descriptor_limit().0,

@@ -40,6 +40,7 @@ pub async fn shutdown(node: &Rc<Node>) -> WireResult<Empty> {
     );
     crate::layers::close(node).await;
     crate::audit::close(node);
+    crate::net::routed::sweep(node).await;
     let work = move || {
         layers.close();
         layout.remove();

@@ -8,9 +8,10 @@ import msgspec
 
 __all__ = ["EVENT_KINDS", "AuditEvent", "AuditEvents", "EventKind"]
 
-EventKind = Literal["connection", "name", "endpoint", "limit", "syscall"]
-"""``connection`` and ``name``: what its network refused. ``endpoint``: what an endpoint refused. ``limit``: a limit
-that it met. ``syscall``: a call to the kernel that was refused and is worth a word."""
+EventKind = Literal["connection", "name", "packet", "endpoint", "limit", "syscall"]
+"""``connection`` and ``name``: what its network refused. ``packet``: what its link dropped. ``endpoint``: what an
+endpoint refused. ``limit``: a limit that it met. ``syscall``: a call to the kernel that was refused and is worth a
+word."""
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 
 

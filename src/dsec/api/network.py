@@ -14,9 +14,14 @@ class NetworkRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     ``domain``: a name, or ``*.`` and a name for all below it. ``addresses``: a range such as ``203.0.113.0/24``,
     or one address. ``ports``: numbers, or ``"FIRST-LAST"``.
+
+    ``protocol``: ``tcp`` (the default) ends in the node's proxy and is held to names. The others are routed, by
+    addresses of IPv4 alone, and need a node with an uplink: ``udp``, ``icmp`` (echo requests), ``any`` (all there is,
+    TCP unread among it; with ``ports`` TCP and UDP).
     """
 
     action: Literal["allow", "deny"]
+    protocol: Literal["tcp", "udp", "icmp", "any"] = "tcp"
     domain: str | None = None
     addresses: str | None = None
     ports: tuple[int | str, ...] = ()

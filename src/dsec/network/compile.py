@@ -11,9 +11,18 @@ import msgspec
 
 from dsec.api.network import Network, NetworkRule
 from dsec.errors import InvalidArgument, NotFound, Unsupported
+from dsec.network.ranges import REMEDY, ports_of, range_of, wrong
+from dsec.network.routed import compile_routed
 from dsec.network.table import EgressRule, EgressTable
 
-__all__ = ["NetworkGroup", "NetworkSettings", "compile_network", "parse_network", "parse_settings_problem"]
+__all__ = [
+    "NetworkGroup",
+    "NetworkSettings",
+    "NetworkUplink",
+    "compile_network",
+    "parse_network",
+    "parse_settings_problem",
+]
 
 _MOST_RULES = 256
 _MOST_RANGES = 128
@@ -22,9 +31,9 @@ _MOST_BYTES = 60_000
 _MOST_CONNECTIONS = 4096
 _WEB_PORTS = (80, 443)
 _DOMAIN = re.compile(r"(\*\.)?([a-z0-9_-]{1,63})(\.[a-z0-9_-]{1,63})*")
-_PORTS = re.compile(r"(\d{1,5})-(\d{1,5})")
 _GROUP = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
-_REMEDY = 'network is "none", "open", {"GROUP": True} or Network(rules=…)'
+_INTERFACE = re.compile(r"[^\s/:]{1,15}")
+_NAMESPACE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 class NetworkGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,6 +41,15 @@ class NetworkGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     domains: tuple[str, ...]
     ports: tuple[int | str, ...] = _WEB_PORTS
+
+
+class NetworkUplink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where what is routed leaves the node."""
+
+    interface: str
+    """Through which it goes, from that interface's address. Its ``forwarding`` (net.ipv4.conf) must be on."""
+    namespace: str | None = None
+    """The network namespace of that interface, by its name for ``ip netns``; None: the machine's own."""
 
 
 class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +61,8 @@ class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """``ADDRESS`` or ``ADDRESS:PORT``; none: the machine's own, of /etc/resolv.conf."""
     allowed_ranges: tuple[str, ...] = ()
     """Private ranges and addresses of the node's own that sandboxes may reach where their policy allows it."""
+    uplink: NetworkUplink | None = None
+    """For rules for other protocols than TCP; None: they are refused."""
 
     @property
     def resolver_addresses(self) -> list[str]:
@@ -77,6 +97,11 @@ def parse_settings_problem(settings: NetworkSettings) -> str | None:
             ipaddress.ip_network(each)
         except ValueError:
             return f"network.allowed_ranges: {each!r} is no range"
+    uplink = settings.uplink
+    if uplink is not None and (not _INTERFACE.fullmatch(uplink.interface) or uplink.interface.startswith("dsec-")):
+        return f"network.uplink.interface: {uplink.interface!r:.40} is no interface that could be one"
+    if uplink is not None and uplink.namespace is not None and not _NAMESPACE.fullmatch(uplink.namespace):
+        return f"network.uplink.namespace: {uplink.namespace!r:.80} is no name of a namespace"
     try:
         _ = settings.resolver_addresses
     except ValueError as error:
@@ -96,15 +121,15 @@ def parse_network(asked: Any) -> Network | None:
     if isinstance(asked, Network):
         return asked
     if not isinstance(asked, Mapping):
-        raise InvalidArgument(f"network={asked!r:.80} is no policy", phase="network", remedy=_REMEDY)
+        raise InvalidArgument(f"network={asked!r:.80} is no policy", phase="network", remedy=REMEDY)
     if all(isinstance(value, bool) for value in asked.values()):
         return Network(groups=dict(asked))
     try:
         return msgspec.convert(asked, Network)
     except msgspec.ValidationError as error:
         if "unknown field" in str(error):
-            raise Unsupported(f"network: {error}", phase="network", remedy=_REMEDY) from None
-        raise InvalidArgument(f"network: {error}", phase="network", remedy=_REMEDY) from None
+            raise Unsupported(f"network: {error}", phase="network", remedy=REMEDY) from None
+        raise InvalidArgument(f"network: {error}", phase="network", remedy=REMEDY) from None
 
 
 def compile_network(network: Network, settings: NetworkSettings) -> EgressTable:
@@ -121,40 +146,44 @@ def compile_network(network: Network, settings: NetworkSettings) -> EgressTable:
                 remedy="The node's operator names groups in its settings, [network.groups.NAME]",
             )
         (allowed if allow else denied).extend(_group_rules(group, allow=allow))
-    rules = [*map(_rule, network.rules), *denied, *allowed]
+    proxied = [_rule(each) for each in network.rules if each.protocol in ("tcp", "any")]
+    rules = [*proxied, *denied, *allowed]
     if len(rules) > _MOST_RULES:
-        raise _wrong(f"a policy has at most {_MOST_RULES} rules, not {len(rules)}")
+        raise wrong(f"a policy has at most {_MOST_RULES} rules, not {len(rules)}")
     if not 1 <= network.max_connections <= _MOST_CONNECTIONS:
-        raise _wrong(f"max_connections must be between 1 and {_MOST_CONNECTIONS}")
+        raise wrong(f"max_connections must be between 1 and {_MOST_CONNECTIONS}")
     bounds = {"max_connections_per_minute": 2**31, "max_bytes": 2**63, "max_bytes_per_s": 2**63}
     for field, most in bounds.items():
         value = getattr(network, field)
         if value is not None and not 1 <= value < most:
-            raise _wrong(f"{field} must be a positive number")
+            raise wrong(f"{field} must be a positive number")
     if network.max_bytes_per_s is not None and any(rule.domain is not None for rule in rules):
         raise Unsupported(
             "max_bytes_per_s beside rules for names is not built: requests of plain HTTP are not slowed",
             phase="network",
             remedy="Leave max_bytes_per_s out, or write rules without domains and groups",
         )
+    opened = tuple(str(ipaddress.ip_network(each)) for each in settings.allowed_ranges)
+    routed = compile_routed(network, opened, has_uplink=settings.uplink is not None)
     table = EgressTable(
         allow=network.default == "allow",
         rules=tuple(rules),
-        opened=tuple(str(ipaddress.ip_network(each)) for each in settings.allowed_ranges),
+        opened=opened,
         ech=network.ech == "allow",
         max_connections=network.max_connections,
         max_connections_per_minute=network.max_connections_per_minute,
         max_bytes=network.max_bytes,
         max_bytes_per_s=network.max_bytes_per_s,
+        routed=routed or msgspec.UNSET,
     )
     if len(msgspec.msgpack.encode(table)) > _MOST_BYTES:
-        raise _wrong("the policy is too large: domains and ports of all its rules together")
+        raise wrong("the policy is too large: domains and ports of all its rules together")
     return table
 
 
 def _group_rules(group: NetworkGroup, *, allow: bool) -> list[EgressRule]:
     # What is denied is denied on every port.
-    ports = _ports(group.ports) if allow else ()
+    ports = ports_of(group.ports) if allow else ()
     return [EgressRule(allow=allow, domain=_domain(each), ports=ports) for each in group.domains]
 
 
@@ -162,8 +191,8 @@ def _rule(rule: NetworkRule) -> EgressRule:
     return EgressRule(
         allow=rule.action == "allow",
         domain=None if rule.domain is None else _domain(rule.domain),
-        range=None if rule.addresses is None else _range(rule.addresses),
-        ports=_ports(rule.ports),
+        range=None if rule.addresses is None else range_of(rule.addresses),
+        ports=ports_of(rule.ports),
     )
 
 
@@ -175,37 +204,8 @@ def _domain(text: str) -> str:
             star, name = ("*.", found[2:]) if found.startswith("*.") else ("", found)
             found = star + name.encode("idna").decode()
         except UnicodeError:
-            raise _wrong(f"not a domain: {text[:80]!r}") from None
+            raise wrong(f"not a domain: {text[:80]!r}") from None
     last = found.rpartition(".")[2]
     if len(found) > 253 or not _DOMAIN.fullmatch(found) or last.isdigit() or last.startswith("0x"):
-        raise _wrong(f"not a domain: {text[:80]!r}")
+        raise wrong(f"not a domain: {text[:80]!r}")
     return found
-
-
-def _range(text: str) -> str:
-    try:
-        return str(ipaddress.ip_network(text))
-    except ValueError:
-        raise _wrong(f"not an address or range: {text[:80]!r}") from None
-
-
-def _ports(ports: tuple[int | str, ...]) -> tuple[tuple[int, int], ...]:
-    if len(ports) > 64:
-        raise _wrong("a rule has at most 64 ports or ranges of them")
-    return tuple(map(_port, ports))
-
-
-def _port(port: int | str) -> tuple[int, int]:
-    first, last = port, port
-    if isinstance(port, str):
-        pair = _PORTS.fullmatch(port)
-        if pair is None:
-            raise _wrong(f"not a port: {port[:20]!r}")
-        first, last = int(pair[1]), int(pair[2])
-    if isinstance(first, str) or isinstance(last, str) or not 1 <= first <= last <= 65535:
-        raise _wrong(f"not a port: {port!r:.20}")
-    return first, last
-
-
-def _wrong(what: str) -> InvalidArgument:
-    return InvalidArgument(what, phase="network", remedy=_REMEDY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["CLOSED", "TABLE_VERSION", "EgressRule", "EgressTable"]
+__all__ = ["CLOSED", "NEVER_ROUTED", "TABLE_VERSION", "EgressRule", "EgressTable", "RoutedRule"]
 
 TABLE_VERSION = 1
 
@@ -19,11 +19,27 @@ IPv6 all but what is given out (2000::/3), and of that what stands for something
 6to4."""
 
 
+NEVER_ROUTED = ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4")
+"""What no router hands on, whatever an operator opens: this machine, link-local addresses (metadata among them),
+the sandboxes' own links, multicast."""
+
+
 class EgressRule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule. What is empty matches everything."""
 
     allow: bool
     domain: str | None = None
+    range: str | None = None
+    ports: tuple[tuple[int, int], ...] = ()
+
+
+class RoutedRule(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule for what goes by a link of the sandbox's own and not through the proxy. What is empty matches all."""
+
+    allow: bool
+    """What is not allowed here goes where it would go without a link: TCP to the proxy, all else nowhere."""
+    protocol: int = 0
+    """Its number: 1 (echo requests alone), 6, 17; 0 is any."""
     range: str | None = None
     ports: tuple[tuple[int, int], ...] = ()
 
@@ -41,3 +57,5 @@ class EgressTable(msgspec.Struct, frozen=True, kw_only=True):
     max_connections_per_minute: int | None = None
     max_bytes: int | None = None
     max_bytes_per_s: int | None = None
+    routed: tuple[RoutedRule, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The first that matches decides. Unset: the sandbox has no link."""

@@ -19,6 +19,7 @@ from dsec.node.landlock import OLDEST_VERSION, landlock_version
 from dsec.node.machine import OLDEST_KERNEL, check_machine, kernel_version
 from dsec.node.paths import NodePaths
 from dsec.node.readers import Trial, choose, tried
+from dsec.node.uplink import uplink_problem
 
 __all__ = ["Finding", "TOOLS", "Tool", "examine", "examine_settings", "install", "missing_packages"]
 
@@ -84,7 +85,7 @@ def examine_settings(paths: NodePaths) -> list[Finding]:
     """What a node's settings say that no node for real work should have; raises InvalidArgument."""
     settings = read_settings(paths)
     found = [_reader(settings, paths)] if settings.stores else []
-    return [*found, *_fault_points(settings, paths)]
+    return [*found, *_uplink(settings), *_fault_points(settings, paths)]
 
 
 def _landlock() -> Finding:
@@ -118,6 +119,24 @@ def _reader(settings: NodeConfig, paths: NodePaths) -> Finding:
             remedy=error.remedy or "",
         )  # fmt: skip
     return Finding(kind="settings", name=name, present=True, detail=f"{_HOW[found.reader]}: {found.why}")
+
+
+def _uplink(settings: NodeConfig) -> list[Finding]:
+    """Of a node without one nothing is wanted: rules that need it are refused."""
+    uplink = settings.network.uplink
+    if uplink is None:
+        return []
+    problem = uplink_problem(uplink)
+    return [
+        Finding(
+            kind="settings",
+            name=f"uplink {uplink.interface}",
+            present=problem is None,
+            detail=problem or "",
+            lost="" if problem is None else 'networks with rules for "udp", "icmp" or "any" are refused',
+            remedy="" if problem is None else "Make it so, or change [network.uplink] of the node's settings",
+        )
+    ]
 
 
 def _fault_points(settings: NodeConfig, paths: NodePaths) -> list[Finding]:

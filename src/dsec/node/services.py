@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 
+from dsec.network import NetworkUplink
 from dsec.node.binaries import Binaries
 from dsec.node.config import NodeConfig
+from dsec.node.uplink import namespace_path
 
 __all__ = [
     "SERVICES",
@@ -167,6 +169,14 @@ def keeper_definition(program: Path) -> Service:
     return Service(name="keeper", argv=[str(program)], env=[], log="", listen=[], cgroups=[])
 
 
+def _uplink(uplink: NetworkUplink | None) -> dict[str, str | None] | None:
+    """Where the runtime finds it."""
+    if uplink is None:
+        return None
+    namespace = None if uplink.namespace is None else str(namespace_path(uplink.namespace))
+    return {"interface": uplink.interface, "namespace": namespace}
+
+
 def runtime_config(config: NodeConfig, binaries: Binaries, *, pool_mib: int) -> dict[str, Any]:
     """What ``dsec-runtime serve --config`` reads."""
     paths = config.paths
@@ -186,6 +196,7 @@ def runtime_config(config: NodeConfig, binaries: Binaries, *, pool_mib: int) -> 
         "max_sandboxes": config.max_sandboxes,
         "init_path": str(binaries.init),
         "python": sys.executable,
+        "uplink": _uplink(config.network.uplink),
         "holder_socket": str(paths.holder_socket) if config.reading == "filled" else None,
         "fault_points": str(paths.faults) if config.fault_points else None,
     }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use dsec_proto::audit::{AuditEvent, AuditKind, AuditRecord};
 use dsec_proto::egress::{
-    EgressCount, EgressEvent, EgressRecord, EgressRule, EgressTable, Reason, TABLE_VERSION,
+    EgressCount, EgressEvent, EgressRecord, EgressRule, EgressTable, Reason, RoutedRule,
+    TABLE_VERSION,
 };
 use dsec_proto::loading::{LayerLoading, LoadingCounts};
 use dsec_proto::net::{EndpointCount, EndpointSpec};
@@ -172,6 +173,12 @@ pub fn table() -> EgressTable {
         max_connections_per_minute: Some(600),
         max_bytes: None,
         max_bytes_per_s: Some(1 << 20),
+        routed: vec![RoutedRule {
+            allow: true,
+            protocol: 17,
+            range: Some("192.0.2.0/24".into()),
+            ports: vec![(5000, 5010)],
+        }],
     }
 }
 

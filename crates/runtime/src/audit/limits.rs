@@ -8,6 +8,7 @@ use dsec_proto::net::EndpointCount;
 
 use super::{note, Counter, What};
 use crate::exec::{self, Exec};
+use crate::net;
 use crate::node::Node;
 use crate::sandbox::Sandbox;
 
@@ -189,6 +190,10 @@ pub async fn run(node: Rc<Node>) {
             for sandbox in some.iter().filter(|sandbox| sandbox.gone().is_none()) {
                 rest(&node, sandbox);
                 endpoints(&node, sandbox);
+                let routed = sandbox.net.borrow().is_routed();
+                if routed {
+                    net::routed::look(&node, sandbox).await;
+                }
             }
             tokio::task::yield_now().await;
         }

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use dsec_proto::egress::{EgressTable, MAX_RANGES, MAX_RULES, TABLE_VERSION};
+use dsec_proto::egress::{
+    EgressTable, RoutedRule, MAX_RANGES, MAX_ROUTED, MAX_RULES, TABLE_VERSION,
+};
 use dsec_proto::error::{WireError, WireResult};
 use dsec_proto::net::{EndpointSpec, PortSpec, MAX_ENDPOINTS, MAX_PORTS};
 use dsec_proto::range::Range;
@@ -115,6 +117,14 @@ pub fn egress(table: &EgressTable) -> WireResult<()> {
     {
         return wrong("a range is none".into());
     }
+    let counted: usize = table
+        .routed
+        .iter()
+        .map(|rule| rule.ports.len().max(1))
+        .sum();
+    if counted > MAX_ROUTED || !table.routed.iter().all(is_routed) {
+        return wrong("a rule for what is routed is none, or there are too many".into());
+    }
     // All about a sandbox goes to the proxy in one packet.
     if rmp_serde::to_vec_named(table).map_or(usize::MAX, |bytes| bytes.len()) > MAX_TABLE {
         return wrong(format!("a table has at most {MAX_TABLE} bytes"));
@@ -128,6 +138,14 @@ pub fn egress(table: &EgressTable) -> WireResult<()> {
         return wrong("a limit is out of range".into());
     }
     Ok(())
+}
+
+fn is_routed(rule: &RoutedRule) -> bool {
+    let four = |text: &str| Range::parse(text).is_some_and(|range| range.four().is_some());
+    let ported = matches!(rule.protocol, 6 | 17);
+    (ported || (matches!(rule.protocol, 0 | 1) && rule.ports.is_empty()))
+        && rule.range.as_deref().is_none_or(four)
+        && rule.ports.iter().all(|(first, last)| first <= last)
 }
 
 fn is_range(text: &str) -> bool {
@@ -198,6 +216,12 @@ mod tests {
             range: range.map(str::to_owned),
             ports: vec![(443, 443)],
         };
+        let routed = |protocol, range: &str, ports: &[(u16, u16)]| RoutedRule {
+            allow: true,
+            protocol,
+            range: Some(range.into()),
+            ports: ports.to_vec(),
+        };
         let table = EgressTable {
             version: TABLE_VERSION,
             allow: false,
@@ -212,9 +236,10 @@ mod tests {
             max_connections_per_minute: None,
             max_bytes: None,
             max_bytes_per_s: None,
+            routed: vec![routed(17, "192.0.2.0/24", &[(53, 53), (1, 9)])],
         };
         assert!(egress(&table).is_ok());
-        let wrong: [fn(&mut EgressTable); 12] = [
+        let wrong: [fn(&mut EgressTable); 17] = [
             |table| table.version += 1,
             |table| table.rules[0].domain = Some("*".into()),
             |table| table.rules[0].domain = Some("*.*.test".into()),
@@ -226,6 +251,11 @@ mod tests {
             |table| table.closed.push("x".into()),
             |table| table.max_connections = 0,
             |table| table.max_bytes = Some(0),
+            |table| table.routed[0].protocol = 2,
+            |table| table.routed[0].protocol = 1,
+            |table| table.routed[0].range = Some("2001:db8::/32".into()),
+            |table| table.routed[0].ports = vec![(2, 1)],
+            |table| table.routed = vec![table.routed[0].clone(); MAX_ROUTED / 2 + 1],
             |table| {
                 table.rules[1].ports = vec![(50_000, 60_000); 64];
                 table.rules = vec![table.rules[1].clone(); MAX_RULES];

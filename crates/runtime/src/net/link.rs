@@ -287,7 +287,7 @@ async fn set(node: &Rc<Node>, socket: &AsyncFd<OwnedFd>, turn: u64, id: &str) ->
             sandbox_id: id.to_owned(),
             ports: net.ports.clone(),
             endpoints: net.endpoints.clone(),
-            egress: net.egress.clone(),
+            egress: net.egress.as_ref().map(|table| Box::new(table.proxied())),
         };
         let copies = net
             .listeners

@@ -1,13 +1,19 @@
 //! Ways into a sandbox and out of it: exposed ports and endpoints.
 //!
 //! The bytes are the proxy's ([`link`]). From here come the sockets, made in the sandbox's network namespace
-//! ([`sockets`]), and the word on what may be reached; the keeper holds the namespace and the endpoints' listeners.
+//! ([`sockets`]), the links of the few that are routed ([`routed`]), and the word on what may be reached; the keeper holds
+//! the namespace and the endpoints' listeners.
 
 mod check;
 pub mod egress;
 mod ledger;
 pub mod link;
+mod place;
+mod plan;
+pub mod routed;
 mod sockets;
+
+pub use place::trial;
 
 pub use check::{egress as check_egress, endpoints as check_endpoints, ports as check_ports};
 
@@ -24,6 +30,7 @@ use dsec_proto::net::{EndpointCount, EndpointSpec, NetSet, NetUsage, PortSpec};
 use dsec_proto::proxy::Refused;
 use dsec_proto::runtime::{Empty, SandboxSpec};
 
+use crate::kernel::netlink::Routed;
 use crate::node::Node;
 use crate::pause;
 use crate::sandbox::{OpenStream, Sandbox};
@@ -52,6 +59,8 @@ pub struct Net {
     egress: Option<EgressTable>,
     /// The sockets in which its connections end, and the journal.
     outward: Vec<OwnedFd>,
+    /// What this runtime has put in force for its link.
+    routed: Option<Routed>,
     /// What its network has done, once it is over.
     last_egress: Option<EgressRecord>,
     inbound: u32,
@@ -81,6 +90,12 @@ impl Net {
             return Vec::new();
         }
         self.done().unwrap_or_default()
+    }
+
+    /// Whether this runtime has given it a link.
+    #[must_use]
+    pub fn is_routed(&self) -> bool {
+        self.routed.is_some()
     }
 
     /// Of its endpoints, in their order.
@@ -120,6 +135,13 @@ pub async fn begin(
         None if spec.egress.is_some() => egress::have(node, sandbox).await?,
         None => {}
     }
+    if spec
+        .egress
+        .as_ref()
+        .is_some_and(|table| !table.routed.is_empty())
+    {
+        routed::apply(node, sandbox, spec.egress.as_ref()).await?;
+    }
     let mut net = sandbox.net.borrow_mut();
     if net.told {
         return Ok(());
@@ -149,6 +171,9 @@ pub async fn set(node: &Rc<Node>, asked: NetSet) -> WireResult<Empty> {
     match &asked.egress {
         Some(_) => egress::have(node, &sandbox).await?,
         None => egress::take_up(node, &sandbox).await?,
+    }
+    if sandbox.tag.borrow().egress {
+        routed::apply(node, &sandbox, asked.egress.as_ref()).await?;
     }
     {
         let mut net = sandbox.net.borrow_mut();

@@ -30,7 +30,10 @@ const BACKLOG: libc::c_int = 512;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Does something in another network namespace.
-fn inside<T>(namespace: &OwnedFd, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+///
+/// # Errors
+/// The errno.
+pub fn inside<T>(namespace: &OwnedFd, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let enter = |fd: i32| {
         // SAFETY: a plain call on a descriptor that is borrowed; it only changes the calling thread.
         check(libc::c_long::from(unsafe {
@@ -80,7 +83,7 @@ pub fn egress(namespace: &OwnedFd) -> io::Result<Vec<OwnedFd>> {
         for address in LOOPBACK {
             sockets.push(UdpSocket::bind((address, EGRESS_PORT))?.into());
         }
-        netlink::redirect_to(EGRESS_PORT)?;
+        netlink::redirect_to(EGRESS_PORT, None)?;
         netlink::route_all_to_loopback(OWN)?;
         Ok(sockets)
     })

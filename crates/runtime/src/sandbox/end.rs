@@ -185,6 +185,7 @@ async fn kill_all(node: &Rc<Node>, sandbox: &Rc<Sandbox>) -> SandboxEnd {
     fault!("runtime.stop.emptied");
     let endpoints = net::settle(node, sandbox).await;
     let egress = net::egress::settle(node, sandbox).await;
+    net::routed::settle(node, sandbox).await;
     audit::limits::over(node, sandbox, &endpoints);
     let audit = audit::settle(node, sandbox);
     let ended = sandbox.init_over.get().unwrap_or_else(sys::boottime);
