@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,16 +21,23 @@ pub struct Made {
 
 /// A directory of its own, gone at the end.
 impl Made {
-    /// A layer whose one file `f` has `size` bytes that are nowhere zero or equal for long; `data` is kept in memory and
-    /// its file made anew, as long and without content.
+    /// A layer whose one file `f` has `size` bytes that are nowhere zero or equal for long, without its data.
     pub fn sparse(size: usize) -> Self {
+        Self::without_data(&pattern(size))
+    }
+
+    /// A layer of one file `f`, a program for all who like; `data` is kept in memory and its file made anew, as long and
+    /// without content.
+    pub fn without_data(content: &[u8]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("holder-{}-{number}", std::process::id());
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let tree = directory.join("tree");
         fs::create_dir_all(&tree).expect("a directory");
-        fs::write(tree.join("f"), pattern(size)).expect("written");
+        let own = tree.join("f");
+        fs::write(&own, content).expect("written");
+        fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).expect("changed");
         let data = directory.join("data");
         let made = Command::new("mkfs.erofs")
             .args(["--quiet", "--chunksize=4096"])
@@ -55,11 +63,18 @@ impl Made {
     }
 
     pub fn mount(&self) -> io::Result<OwnedFd> {
+        self.mount_with(true)
+    }
+
+    /// `direct`: past the page cache of the file behind it.
+    pub fn mount_with(&self, direct: bool) -> io::Result<OwnedFd> {
         let erofs = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         let fs = erofs.as_fd();
         fsconfig_set_string(fs, "source", self.directory.join("metadata"))?;
         fsconfig_set_string(fs, "device", self.directory.join("data"))?;
-        fsconfig_set_flag(fs, "directio")?;
+        if direct {
+            fsconfig_set_flag(fs, "directio")?;
+        }
         fsconfig_create(fs)?;
         let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY;
         Ok(fsmount(fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)

@@ -2,4 +2,7 @@
 //! Needs root, Linux 6.14 and erofs-utils.
 
 mod erofs;
+mod freezer;
+mod mapped;
 mod mechanism;
+mod traps;

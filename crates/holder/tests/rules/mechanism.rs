@@ -13,10 +13,10 @@ use rustix::event::{poll, PollFd, PollFlags};
 
 use super::erofs::{file, pattern, Made};
 
-const SIZE: usize = 1 << 20;
+pub const SIZE: usize = 1 << 20;
 
 /// Waits for events and takes what is there.
-fn take(group: &Group) -> Vec<Event> {
+pub fn take(group: &Group) -> Vec<Event> {
     let mut waits = [PollFd::new(group, PollFlags::IN)];
     let patience = rustix::time::Timespec {
         tv_sec: 30,
@@ -30,7 +30,7 @@ fn take(group: &Group) -> Vec<Event> {
 }
 
 /// Fills what events ask for and lets their readers go on, until the group is quiet and `done`.
-fn fill_until(group: &Group, data: &File, bytes: &[u8], done: impl Fn() -> bool) {
+pub fn fill_until(group: &Group, data: &File, bytes: &[u8], done: impl Fn() -> bool) {
     let mut buffer = [0; 64 * EVENT];
     while !done() {
         let read = group.read(&mut buffer).expect("read");
@@ -46,12 +46,25 @@ fn fill_until(group: &Group, data: &File, bytes: &[u8], done: impl Fn() -> bool)
     }
 }
 
-fn close(fd: i32) {
+/// Lets readers through, whatever is there, until `done`.
+pub fn allow_until(group: &Group, done: impl Fn() -> bool) {
+    let mut buffer = [0; 64 * EVENT];
+    while !done() {
+        let read = group.read(&mut buffer).expect("read");
+        for event in events(&buffer[..read]) {
+            group.answer(event.fd, None).expect("answered");
+            close(event.fd);
+        }
+        thread::yield_now();
+    }
+}
+
+pub fn close(fd: i32) {
     // SAFETY: the kernel opened it for us with its event.
     unsafe { libc::close(fd) };
 }
 
-fn marked(made: &Made) -> (Group, File, OwnedFd) {
+pub fn marked(made: &Made) -> (Group, File, OwnedFd) {
     let group = Group::new().expect("a group");
     let data = made.data();
     group.mark(data.as_fd()).expect("marked");
@@ -60,7 +73,7 @@ fn marked(made: &Made) -> (Group, File, OwnedFd) {
 }
 
 /// A reader in a process of its own.
-fn reader(mount: BorrowedFd<'_>) -> Child {
+pub fn reader(mount: BorrowedFd<'_>) -> Child {
     let number = mount.as_raw_fd();
     let mut command = Command::new("cat");
     command
