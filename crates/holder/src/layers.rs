@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use dsec_fault::fault;
 use dsec_proto::keeper::{Object, HOLDER_OBJECTS};
+use dsec_proto::loading::FULL;
 use rustix::fs::{unlinkat, AtFlags};
 use rustix::io::Errno;
 
@@ -103,7 +104,7 @@ impl Layers {
             return Ok(Opened::Known(*number));
         }
         if self.open.len() >= MOST {
-            return Err(io::Error::other("too many layers are not complete"));
+            return Err(io::Error::other(FULL));
         }
         let filled = match file_of(&directory, "filled", true) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {

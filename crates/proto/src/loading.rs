@@ -22,6 +22,8 @@ pub const RECORD_MAGIC: [u8; 8] = *b"DSFILL01";
 pub const RECORD_LOST: [u8; 8] = *b"DSLOST01";
 /// Bytes before the bits of a record.
 pub const RECORD_HEAD: usize = 16;
+/// Why a layer is refused when as many are open as can be: letting go of one makes room.
+pub const FULL: &str = "too many layers are not complete";
 
 /// How many chunks so many bytes are.
 #[must_use]

@@ -5,6 +5,7 @@ mod contained;
 mod ends;
 mod execs;
 mod files;
+mod filled;
 mod leases;
 mod limits;
 mod node;

@@ -87,6 +87,11 @@ pub struct Node {
 
 impl Node {
     pub fn start() -> Self {
+        Self::with_holder(None)
+    }
+
+    /// One whose layers that are not all here are filled by whoever listens at this socket of its `run`.
+    pub fn with_holder(socket: Option<&str>) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("rt{}x{number}", std::process::id() % 1_000_000);
@@ -99,12 +104,12 @@ impl Node {
             dir,
             keeper: None,
         };
-        node.configure(number);
+        node.configure(number, socket);
         node.launch();
         node
     }
 
-    fn configure(&self, number: u32) {
+    fn configure(&self, number: u32, holder: Option<&str>) {
         let at = |path: &str| self.dir.join(path).display().to_string();
         let config = json!({
             "node": self.name, "run_dir": at("run"), "data_dir": at("data"),
@@ -113,6 +118,7 @@ impl Node {
             // Blocks are 2^28 wide; the tests of one process take turns in the upper half of what there is.
             "id_block": 0x8000_0000_u32 + (number % 7) * 0x1000_0000,
             "edge_uid": 0, "max_sandboxes": 8, "init_path": env!("CARGO_BIN_EXE_dsec-init"),
+            "holder_socket": holder.map(|name| at(&format!("run/{name}"))),
         });
         fs::write(self.dir.join("runtime.json"), config.to_string()).expect("written");
         let table = json!({
@@ -182,6 +188,19 @@ impl Node {
             egress: None,
             protected: Vec::new(),
         }
+    }
+
+    /// The digest of a layer of the node's own that looks as if not all of it were here.
+    pub fn partial_layer(&self, of: &str) -> String {
+        let digest = of.repeat(32);
+        let there = store().path.join("layers").join(&store().digest);
+        let own = self.dir.join("no-such-store").join(&digest);
+        fs::create_dir_all(&own).expect("a directory");
+        for name in ["metadata", "data"] {
+            fs::copy(there.join(name), own.join(name)).expect("copied");
+        }
+        fs::write(own.join("filled"), b"").expect("written");
+        digest
     }
 
     /// A running sandbox.

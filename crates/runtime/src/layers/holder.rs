@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dsec_proto::loading::{FromHolder, Going, ToHolder, VERSION};
+use dsec_proto::loading::{FromHolder, Going, ToHolder, FULL, VERSION};
 use dsec_proto::packet;
 use tokio::io::unix::AsyncFd;
 use tokio::io::Interest;
@@ -39,7 +39,8 @@ impl Holder {
     /// what [`Self::close`] is told; nothing when all of it is here.
     ///
     /// # Errors
-    /// Why it cannot be filled, or that the holder does not answer by then.
+    /// `QuotaExceeded` when it fills as many as it can; else why it cannot be filled, or that the holder does not answer by
+    /// then.
     pub async fn open(
         &self,
         digest: &str,
@@ -52,6 +53,9 @@ impl Holder {
         };
         match self.ask(&open, &[directory.as_fd()], end).await? {
             FromHolder::Opened { layer, .. } => Ok(layer),
+            FromHolder::Refused { reason, .. } if reason == FULL => {
+                Err(io::Error::new(io::ErrorKind::QuotaExceeded, reason))
+            }
             FromHolder::Refused { reason, .. } => Err(io::Error::other(reason)),
             other => Err(unexpected(&other)),
         }

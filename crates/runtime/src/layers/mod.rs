@@ -4,10 +4,11 @@
 //! that a holder or a store that is silent delays those only who need that layer.
 
 mod holder;
+mod ready;
 mod unclosed;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,12 +22,15 @@ use tokio::time::{timeout_at, Instant};
 use crate::node::Node;
 use crate::store::Layers;
 use holder::Holder;
+use ready::Ready;
 use unclosed::Unclosed;
 
 /// How long a sandbox waits for a layer to be opened: readers of one wait as long for a store that is away.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long an unmounted file system may take to go before others have their turn.
 const GONE: Duration = Duration::from_secs(2);
+/// So many make room for one that the holder is to fill: others will want room soon.
+const MANY: usize = 32;
 /// Between two looks at it.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -34,8 +38,8 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct Mounted {
     /// Fills what is not all here.
     holder: Option<Holder>,
-    /// Those that can be used, with the holder's number where it fills them and this process mounted them or has asked since.
-    ready: RefCell<HashMap<String, Option<u32>>>,
+    /// Those that can be used.
+    ready: RefCell<Ready>,
     turns: RefCell<HashMap<String, Arc<Mutex<()>>>>,
     unclosed: RefCell<Unclosed>,
 }
@@ -44,17 +48,16 @@ impl Mounted {
     /// What is mounted already, and the socket of the layer holder, on nodes that have one.
     #[must_use]
     pub fn new(layers: &Layers, holder: Option<PathBuf>) -> Self {
-        let ready = layers.found().iter().map(|digest| (digest.clone(), None));
         Self {
             holder: holder.map(Holder::at),
-            ready: RefCell::new(ready.collect()),
+            ready: RefCell::new(Ready::of(layers.found())),
             turns: RefCell::default(),
             unclosed: RefCell::default(),
         }
     }
 
     fn is_ready(&self, digest: &str) -> bool {
-        self.ready.borrow().contains_key(digest)
+        self.ready.borrow_mut().want(digest)
     }
 
     fn lock(&self, digest: &str) -> Arc<Mutex<()>> {
@@ -66,10 +69,6 @@ impl Mounted {
     /// The turn of a layer that nothing is done about at the moment.
     fn idle(&self, digest: &str) -> Option<OwnedMutexGuard<()>> {
         self.lock(digest).try_lock_owned().ok()
-    }
-
-    fn numbers(&self) -> HashSet<u32> {
-        self.ready.borrow().values().filter_map(|n| *n).collect()
     }
 }
 
@@ -103,20 +102,43 @@ pub async fn bring(node: &Node, digests: &[String]) -> io::Result<()> {
 
 /// In the layer's turn.
 async fn mount(node: &Node, digest: &str, end: Instant) -> io::Result<()> {
-    let number = open(node, digest, end).await?;
+    let number = match open(node, digest, end).await {
+        Err(full) if full.kind() == io::ErrorKind::QuotaExceeded => {
+            open_for_idle(node, digest, end, full).await
+        }
+        opened => opened,
+    }?;
     let (layers, own) = (Arc::clone(&node.layers), digest.to_owned());
     let mounted = node.objects.run(move || layers.mount(&own)).await;
     match (&mounted, number) {
-        (Ok(()), _) => drop(
-            node.mounted
-                .ready
-                .borrow_mut()
-                .insert(digest.into(), number),
-        ),
+        (Ok(()), _) => node.mounted.ready.borrow_mut().add(digest, number),
         (Err(_), Some(number)) => node.mounted.unclosed.borrow_mut().add(number, digest, None),
         (Err(_), None) => {}
     }
     mounted
+}
+
+/// The holder fills as many as it can: those that no sandbox uses are unmounted, the longest unwanted first, until there is
+/// room. They are as they were when they are wanted again.
+async fn open_for_idle(
+    node: &Node,
+    digest: &str,
+    end: Instant,
+    full: io::Error,
+) -> io::Result<Option<u32>> {
+    let mut mounted = node.mounted.ready.borrow().digests().into_iter();
+    loop {
+        let idle = mounted.by_ref().filter(|each| !node.uses_layer(each));
+        let some: Vec<String> = idle.take(MANY).collect();
+        if some.is_empty() {
+            return Err(full);
+        }
+        evict(node, &some).await;
+        match open(node, digest, end).await {
+            Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => {}
+            opened => return opened,
+        }
+    }
 }
 
 /// Has the holder fill a layer that is not all here, before it is mounted: EROFS that was there first would ask nobody,
@@ -143,9 +165,8 @@ pub async fn evict(node: &Node, digests: &[String]) -> Vec<String> {
         let Some(_turn) = node.mounted.idle(digest) else {
             continue;
         };
-        let number = match node.mounted.ready.borrow().get(digest) {
-            Some(number) => *number,
-            None => continue,
+        let Some(number) = node.mounted.ready.borrow().number(digest) else {
+            continue;
         };
         let number = match number {
             None if answers => number_of(node, digest).await.unwrap_or_else(|error| {
@@ -173,10 +194,7 @@ async fn unmount(node: &Node, digest: &str, number: Option<u32>) -> bool {
     let (layers, own) = (Arc::clone(&node.layers), digest.to_owned());
     let unmounted = node.objects.run(move || layers.unmount(&own)).await;
     let Ok(system) = unmounted else {
-        node.mounted
-            .ready
-            .borrow_mut()
-            .insert(digest.into(), number);
+        node.mounted.ready.borrow_mut().add(digest, number);
         return false;
     };
     if let Some(number) = number {
@@ -211,13 +229,13 @@ async fn let_go(node: &Node) {
         .mounted
         .unclosed
         .borrow_mut()
-        .free(&node.mounted.numbers());
+        .free(&node.mounted.ready.borrow().numbers());
     for (number, digest) in free {
         // What the holder lets go must not be mounted at that moment.
         let Some(_turn) = node.mounted.idle(&digest) else {
             continue;
         };
-        if node.mounted.numbers().contains(&number) {
+        if node.mounted.ready.borrow().numbers().contains(&number) {
             continue;
         }
         if let Err(error) = holder.close(&digest, number).await {
@@ -230,7 +248,7 @@ async fn let_go(node: &Node) {
 
 /// Unmounts all: no sandbox lives.
 pub async fn close(node: &Node) {
-    let all: Vec<String> = node.mounted.ready.borrow().keys().cloned().collect();
+    let all = node.mounted.ready.borrow().digests();
     evict(node, &all).await;
 }
 

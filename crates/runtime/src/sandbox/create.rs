@@ -308,6 +308,10 @@ fn failed(phase: &str, error: &std::io::Error) -> WireError {
         ("layers" | "disk", std::io::ErrorKind::NotFound) => {
             WireError::not_found(error.to_string()).in_phase(phase)
         }
+        ("layers", std::io::ErrorKind::QuotaExceeded) => {
+            let full = "sandboxes use as many layers that are not all here as this node can fill";
+            WireError::new("capacity", full).in_phase(phase)
+        }
         (_, std::io::ErrorKind::StorageFull) => {
             WireError::new("capacity", "the pool of this node is full").in_phase(phase)
         }
