@@ -184,3 +184,32 @@ def test_databases_are_roots(node: RunningNode) -> None:
     """Records have tokens of ports and environment variables in them: no other user of the machine reads them."""
     for path in node.paths.data.glob("*.db*"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600 and path.stat().st_uid == 0, path
+
+
+def test_nothing_that_another_user_reads_holds_a_sandboxs_bytes(node: RunningNode) -> None:
+    """The pool has all that sandboxes write, in a file whose path anybody can guess: only root opens it. Of all other
+    files that a user of the machine can come to, it reads settings alone.
+    """
+    settings = {path.name for path in (node.paths.config_json, node.paths.runtime_json, node.paths.proxy_json)}
+    readable = {path.name for root in (node.paths.run, node.paths.data) for path in _readable(root)}
+    assert readable <= settings | {node.paths.pool_image.with_suffix(".boot").name}
+    assert stat.S_IMODE(node.paths.pool_image.stat().st_mode) == 0o600
+
+
+def test_a_pool_that_everybody_could_read_is_shut(node: RunningNode) -> None:
+    """Earlier versions made it so; a runtime of this one that takes it over takes that back."""
+    node.paths.pool_image.chmod(0o644)
+    node.restart("runtime")
+    assert stat.S_IMODE(node.paths.pool_image.stat().st_mode) == 0o600
+
+
+def _readable(folder: Path) -> list[Path]:
+    """Regular files below a folder that one who is neither its owner nor in its group reads, knowing their names."""
+    found = []
+    for path in folder.iterdir():
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode) and mode & stat.S_IXOTH:
+            found += _readable(path)
+        if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+            found.append(path)
+    return found

@@ -1,9 +1,9 @@
 //! The pool: a btrfs in a file, made afresh at each boot.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -61,6 +61,8 @@ pub fn open(config: &Config) -> io::Result<Pool> {
             &target,
         )?;
     }
+    // An earlier version made it for anybody to read, and with it all that sandboxes write.
+    std::fs::set_permissions(&config.pool_image, Permissions::from_mode(0o600))?;
     let pool = Pool::at(&target)?;
     pool.enable_simple_quota()?;
     Ok(pool)
@@ -105,6 +107,7 @@ fn make(config: &Config, image: &Path) -> io::Result<()> {
         .read(true)
         .write(true)
         .create_new(true)
+        .mode(0o600)
         .open(image)?;
     // SAFETY: plain numbers on our own descriptor.
     sys::check(libc::c_long::from(unsafe {
