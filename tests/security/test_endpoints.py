@@ -139,6 +139,8 @@ TARGETS = [
     "http://127.0.0.1:22/", "http://llm.dsec.internal/x", "https://other/", "other:80", "*", "//other/x", "x",
     "/../admin", "/a/../../admin", "/./../admin", "/%2e%2e/admin", "/%2E%2e%2Fadmin", "/a%2f..%2f..%2fadmin",
     "/..%5cadmin", "/..\\admin", "/%252e%252e/admin", "/..;/admin", "/..;x=y/admin", "/%00/../admin", "/..%00/admin",
+    "/%c0%ae%c0%ae/admin", "/%25c0%25ae./admin", "/%u002e%u002e/admin", "/%ef%bc%8e%ef%bc%8e/admin",
+    "/..%ef%bc%8fadmin",
     "/%0d%0aHost:%20other", "/" + "a" * 20_000,
 ]  # fmt: skip
 

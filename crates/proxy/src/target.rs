@@ -4,6 +4,10 @@
 const MAX_TARGET: usize = 16 * 1024;
 /// How often a path may have been percent-encoded before it is refused.
 const MAX_ENCODED: usize = 4;
+/// What Unicode's compatibility forms (NFKC) make `.`, `..`, `...`, `/` and `\\` of.
+const LOOKALIKES: [char; 8] = [
+    '\u{2024}', '\u{2025}', '\u{2026}', '\u{fe52}', '\u{fe68}', '\u{ff0e}', '\u{ff0f}', '\u{ff3c}',
+];
 
 /// The target of the request that is passed on: `prefix`, then the path and query that were asked for.
 ///
@@ -29,8 +33,16 @@ pub fn join(prefix: &str, asked: &str) -> Result<String, &'static str> {
 
 /// Refuses a path of which some reader could think that it leads upwards, however often it decodes it.
 fn climbs(path: &str) -> Result<(), &'static str> {
+    if !escapes_are_whole(path.as_bytes()) {
+        return Err("the path has a % that begins no escape");
+    }
     let mut bytes = path.as_bytes().to_vec();
     for _ in 0..MAX_ENCODED {
+        // Dots and slashes longer than they need be (%c0%ae) are none in UTF-8, and are to some readers.
+        let text = std::str::from_utf8(&bytes).map_err(|_| "the path is not UTF-8")?;
+        if text.contains(LOOKALIKES) {
+            return Err("the path has a character that some readers take for a dot or a slash");
+        }
         if bytes.iter().any(|byte| *byte < 0x20 || *byte == 0x7f) {
             return Err("the path has control characters in it");
         }
@@ -47,6 +59,13 @@ fn climbs(path: &str) -> Result<(), &'static str> {
         bytes = decoded;
     }
     Err("the path is percent-encoded too often")
+}
+
+/// Whether each `%` has two hexadecimal digits behind it; to some readers `%u002e` is a dot.
+fn escapes_are_whole(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'%')
+        .skip(1)
+        .all(|rest| rest.len() >= 2 && rest[..2].iter().all(u8::is_ascii_hexdigit))
 }
 
 /// `.` and `..`, with path parameters or without.
@@ -91,6 +110,8 @@ mod tests {
         assert_eq!(joined("", "/"), "/");
         assert_eq!(joined("/v1", "/models/org%2Fname"), "/v1/models/org%2Fname");
         assert_eq!(joined("/v1", "/a..b/...//x"), "/v1/a..b/...//x");
+        assert_eq!(joined("/v1", "/100%25/caf%C3%A9"), "/v1/100%25/caf%C3%A9");
+        assert_eq!(joined("/v1", "/x?q=%u002e%ff"), "/v1/x?q=%u002e%ff");
     }
 
     /// Nothing leads above the endpoint's own path, in whatever spelling.
@@ -116,6 +137,15 @@ mod tests {
             "/..%5cx",
             "/..%00/x",
             "/%0d%0aHost:x",
+            "/%c0%ae%c0%ae/x",
+            "/a/%c0%af..",
+            "/%25c0%25ae%25c0%25ae/x",
+            "/%u002e%u002e/x",
+            "/%2",
+            "/%",
+            "/%ef%bc%8e%ef%bc%8e/x",
+            "/%e2%80%a5/x",
+            "/..%ef%bc%8fx",
         ] {
             assert!(join("/v1", asked).is_err(), "{asked}");
         }
