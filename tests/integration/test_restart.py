@@ -57,6 +57,24 @@ async def test_exec_survives_a_parts_end(own_node: RunningNode, part: str, act: 
     wait_until(lambda: own_node.services()[part].pid not in (0, before), f"{part} runs again")
 
 
+@pytest.mark.parametrize("part", ["runtime", "edge", "apiserver"])
+async def test_input_written_to_a_part_that_is_gone_arrives(own_node: RunningNode, part: str) -> None:
+    """Nobody but a reader of events uses the exec after the write; the program's answer comes all the same."""
+    async with own_node.client() as client, client.sandbox("dsec/debian:12") as sandbox:
+        running = await sandbox.spawn("cat", stdin="pipe")
+        lines = running.lines()
+        await running.stdin.write("one\n")
+        assert await anext(lines) == "one"
+        own_node.kill(part)
+        await running.stdin.write("two\n")
+        async with asyncio.timeout(60):
+            assert await anext(lines) == "two"
+        own_node.kill(part)
+        await running.stdin.close()
+        async with asyncio.timeout(60):
+            assert [line async for line in lines] == []
+
+
 async def test_exec_survives_a_new_keeper(own_node: RunningNode) -> None:
     """The keeper re-execs in place: same PID, same children, and the exec goes on."""
     output, end = await collect(own_node, "keeper", "restart")

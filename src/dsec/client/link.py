@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import Any, TypeVar
@@ -86,9 +86,20 @@ class Link:
         self._lanes_after = 0.0
         self._wire: Wire | None = None
         self._connecting: asyncio.Task[Wire] | None = None
+        self._begun: set[asyncio.Task[None]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Let something go on by itself, until it is done or this is closed."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+        return task
 
     async def close(self) -> None:
         """Close everything. The sandboxes and execs go on."""
+        for task in [*self._begun]:
+            task.cancel()
+            await asyncio.wait({task})
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait({self._connecting})

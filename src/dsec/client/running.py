@@ -254,6 +254,7 @@ class Run:
             receiver.started = loop.create_future()
         if self.stdin is not None:
             receiver.on_stdin_credit = self.stdin.granted
+            receiver.done.add_done_callback(lambda _: self._over(receiver))
         receiver.wire = wire = await self._link().wire()
         method, params = self._call(_CREDIT if self._eager else _NO_CREDIT)
         receiver.number = await wire.open(receiver, method, params)
@@ -261,6 +262,12 @@ class Run:
             self.stdin.rewind()
             await self._send_again(self.stdin, receiver)
         return receiver
+
+    def _over(self, receiver: Collecting) -> None:
+        """Input goes on by itself after a connection that broke, and not after one that was closed."""
+        broke = receiver.done.done() and not receiver.done.cancelled() and isinstance(receiver.done.result(), Lost)
+        if broke and self.stdin is not None and receiver.wire is not None and not receiver.wire.closing:
+            self.stdin.lost(self._link().begin)
 
     def _call(self, credit: dict[int, int]) -> tuple[str, dict[str, Any]]:
         self._joining = self.sent or self._request is None

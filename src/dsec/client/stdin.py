@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from dsec.api.frames import CHUNK_BYTES, STDIN, data_frame
 from dsec.client.waiting import Patience
@@ -40,6 +41,8 @@ class Stdin:
         self._closed = False
         self._wake: asyncio.Event | None = None
         self._turn = asyncio.Lock()
+        self._broken = False
+        self._again: asyncio.Task[None] | None = None
 
     async def write(self, data: bytes | str) -> None:
         """Send bytes (text as UTF-8).
@@ -76,6 +79,21 @@ class Stdin:
     def rewind(self) -> None:
         """A new stream: what is not known to have arrived is sent again, at its own offsets."""
         self._sent = self._base
+
+    def lost(self, begin: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
+        """The stream broke: what is not known to have arrived is sent again at once, whether or not anybody uses the
+        exec meanwhile.
+        """
+        if self._closed or self._pending:
+            self._broken = True
+            if self._again is None or self._again.done():
+                self._again = begin(self._send_lost())
+
+    async def _send_lost(self) -> None:
+        while self._broken:
+            self._broken = False
+            with suppress(DSecError):  # whoever writes or waits next finds the same
+                await self._push()
 
     def forget(self) -> bool:
         """The exec turned out to take no input: nothing is sent again. Whether there was anything."""
