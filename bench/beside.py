@@ -73,7 +73,7 @@ def _line(step: str, here: list[float], there: list[float]) -> str:
 def main() -> int:
     """The exit code."""
     asked = _arguments()
-    kept = record.start(shlex.join(["python", "-m", "bench.beside", *sys.argv[1:]]))
+    kept = record.start(shlex.join(["python", "-m", "bench.beside", asked.other.name]))
     with ExitStack() as both:
         sides = [both.enter_context(_side(each)) for each in (Path.cwd(), asked.other.absolute())]
         for number in range(-2, asked.rounds):

@@ -57,6 +57,7 @@ async def test_exec_survives_a_parts_end(own_node: RunningNode, part: str, act: 
     wait_until(lambda: own_node.services()[part].pid not in (0, before), f"{part} runs again")
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("part", ["runtime", "edge", "apiserver"])
 async def test_input_written_to_a_part_that_is_gone_arrives(own_node: RunningNode, part: str) -> None:
     """Nobody but a reader of events uses the exec after the write; the program's answer comes all the same."""

@@ -177,8 +177,8 @@ async def entered(sandbox: dsec.Sandbox) -> AsyncIterator[Callable[..., str]]:
 
 
 def _pid(mark: str) -> str:
-    (found,) = [each.name for each in Path("/proc").iterdir() if each.name.isdigit() and _says(each, mark)]
-    return found
+    # Between fork and exec its child says the same.
+    return str(min(int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit() and _says(each, mark)))
 
 
 def _says(process: Path, mark: str) -> bool:

@@ -115,8 +115,9 @@ async def test_what_is_no_http(client: dsec.DSecClient, model: Upstream) -> None
     assert await refusals(sandbox) == await counted(sandbox) == {"llm": len(sent)}
 
 
+@pytest.mark.timeout(180)
 async def test_none_is_lost_or_told_twice(store: Path, model: Upstream) -> None:
-    """Around the death of the runtime, the proxy, the edge and the keeper every refusal is told once."""
+    """Around the death of the runtime, the proxy and the edge every refusal is told once."""
     with private_node(store) as own:
         async with own.client() as client:
             async with client.sandbox(IMAGE, memory_mib=256, endpoints={"shut": model.url}) as sandbox:

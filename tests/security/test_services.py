@@ -207,7 +207,10 @@ def _readable(folder: Path) -> list[Path]:
     """Regular files below a folder that one who is neither its owner nor in its group reads, knowing their names."""
     found = []
     for path in folder.iterdir():
-        mode = path.lstat().st_mode
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            continue  # of a node that works
         if stat.S_ISDIR(mode) and mode & stat.S_IXOTH:
             found += _readable(path)
         if stat.S_ISREG(mode) and mode & stat.S_IROTH:

@@ -147,7 +147,8 @@ pub const COMMON_LOOKED_AT: &[LookedAt] = &[
     (libc::SYS_prlimit64, 0, Test::OneOf(&[0])),
 ];
 
-/// New sockets of the Internet, and the kernel's own about routes. No local ones: what listens on those looks at modes.
+/// New sockets of the Internet, and netlink's, which name resolution asks about routes and which take a capability for
+/// anything but looking. No local ones: what listens on those looks at modes.
 pub const INTERNET: &[LookedAt] = &[(
     libc::SYS_socket,
     0,

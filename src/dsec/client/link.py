@@ -87,6 +87,8 @@ class Link:
         self._wire: Wire | None = None
         self._connecting: asyncio.Task[Wire] | None = None
         self._begun: set[asyncio.Task[None]] = set()
+        self.closing = False
+        """Whether nothing may begin any more."""
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Let something go on by itself, until it is done or this is closed."""
@@ -97,6 +99,7 @@ class Link:
 
     async def close(self) -> None:
         """Close everything. The sandboxes and execs go on."""
+        self.closing = True
         for task in [*self._begun]:
             task.cancel()
             await asyncio.wait({task})

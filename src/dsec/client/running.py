@@ -254,20 +254,21 @@ class Run:
             receiver.started = loop.create_future()
         if self.stdin is not None:
             receiver.on_stdin_credit = self.stdin.granted
-            receiver.done.add_done_callback(lambda _: self._over(receiver))
-        receiver.wire = wire = await self._link().wire()
+        link = self._link()
+        receiver.wire = wire = await link.wire()
         method, params = self._call(_CREDIT if self._eager else _NO_CREDIT)
         receiver.number = await wire.open(receiver, method, params)
+        receiver.done.add_done_callback(lambda _: self._over(receiver, link))
         if self.stdin is not None and (self._joining or self._restarted):
             self.stdin.rewind()
             await self._send_again(self.stdin, receiver)
         return receiver
 
-    def _over(self, receiver: Collecting) -> None:
+    def _over(self, receiver: Collecting, link: Link) -> None:
         """Input goes on by itself after a connection that broke, and not after one that was closed."""
         broke = receiver.done.done() and not receiver.done.cancelled() and isinstance(receiver.done.result(), Lost)
-        if broke and self.stdin is not None and receiver.wire is not None and not receiver.wire.closing:
-            self.stdin.lost(self._link().begin)
+        if broke and self.stdin is not None and not link.closing:
+            self.stdin.lost(link.begin)
 
     def _call(self, credit: dict[int, int]) -> tuple[str, dict[str, Any]]:
         self._joining = self.sent or self._request is None
@@ -301,6 +302,8 @@ class Run:
 
     async def kill_confirmed(self, grace_s: float) -> None:
         """What a cancelled exec does: kill it and wait for the confirmation, at most ``grace_s`` + 2 s."""
+        if self.stdin is not None:
+            self.stdin.give_up()
         if self.sent:
             await shielded(self.kill(grace_s=grace_s), grace_s + 2.0)
             receiver = self._receiver

@@ -42,6 +42,7 @@ class Stdin:
         self._wake: asyncio.Event | None = None
         self._turn = asyncio.Lock()
         self._broken = False
+        self._given_up = False
         self._again: asyncio.Task[None] | None = None
 
     async def write(self, data: bytes | str) -> None:
@@ -84,10 +85,16 @@ class Stdin:
         """The stream broke: what is not known to have arrived is sent again at once, whether or not anybody uses the
         exec meanwhile.
         """
-        if self._closed or self._pending:
+        if (self._closed or self._pending) and not self._given_up:
             self._broken = True
             if self._again is None or self._again.done():
                 self._again = begin(self._send_lost())
+
+    def give_up(self) -> None:
+        """The exec is being ended: nothing is sent any more that nobody waits for."""
+        self._given_up = True
+        if self._again is not None:
+            self._again.cancel()
 
     async def _send_lost(self) -> None:
         while self._broken:
@@ -113,17 +120,21 @@ class Stdin:
         async with self._turn:
             while True:
                 self._wake = asyncio.Event()
-                stream = await self._stream()
+                stream = None
                 try:
+                    stream = await self._stream()
                     if await self.send_on(stream):
                         return
-                except Lost:
-                    continue
                 except NotFound as error:
+                    if stream is None:
+                        raise
                     self._failed(stream, error)  # raises, or it is to be begun again
                     continue
                 except NodeError as error:
-                    self._failed(stream, error)
+                    if stream is not None and isinstance(error, Lost):
+                        continue
+                    if stream is not None:
+                        self._failed(stream, error)
                     await patience.before_retry(error)
                     continue
                 await self._wake.wait()

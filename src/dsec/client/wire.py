@@ -53,8 +53,6 @@ class Wire:
         self._next = 0
         self._long = asyncio.Lock()
         self.alive = True
-        self.closing = False
-        """Whether this side ends it."""
         self._reader = asyncio.get_running_loop().create_task(self._read())
 
     async def open(self, receiver: Receiver, method: str, params: dict[str, Any]) -> int:
@@ -112,7 +110,6 @@ class Wire:
 
     async def close(self) -> None:
         """Close the WebSocket, and wait for an instant until its socket is closed: in TLS both sides say goodbye."""
-        self.closing = True
         below = self._socket.get_extra_info("socket")
         self._reader.cancel()
         await asyncio.wait({self._reader})

@@ -77,6 +77,12 @@ def environment_on(source: SandboxRecord, request: CreateRequest) -> Environment
             f"the disk of {source.id} lies over {source.image}, not over {request.image[:200]}", phase="disk",
             remedy=f"Give {source.image} as the image",
         )  # fmt: skip
+    pinned = _pinned(request.image)
+    if pinned is not None and pinned != source.image_digest.removeprefix("sha256:"):
+        raise InvalidArgument(
+            f"the disk of {source.id} lies over {source.image}@{source.image_digest}, not over {request.image[:200]}",
+            phase="disk", remedy=f"Give {source.image} as the image",
+        )  # fmt: skip
     if request.workspace is not None or request.toolkits:
         raise InvalidArgument("a kept disk has its layers: leave workspace and toolkits out", phase="disk")
     if request.command == "image":
@@ -102,6 +108,14 @@ def _name(reference: str) -> str:
         return str(parse_image(reference))
     except DSecError:
         return reference
+
+
+def _pinned(reference: str) -> str | None:
+    """The digest that a base layer's name has beside a tag."""
+    if not is_base_reference(reference):
+        return None
+    choice = parse_layer_choice(reference)
+    return choice.digest if choice.reference is not None else None
 
 
 def check_kept(record: SandboxRecord) -> None:

@@ -97,10 +97,19 @@ class Ports:
         if network is None and record.egress is not None:
             # A namespace that has had a network keeps its sockets: from now on nothing passes them.
             network, egress = egress_of(Network(), self._core.config)
+        former = record.network, record.egress
         if egress != record.egress:
             record.network, record.egress = network, egress
             self._core.records.save(record)
-        await self._tell(record)
+        try:
+            await self._tell(record)
+        except NodeError:
+            raise
+        except DSecError:
+            if record.egress is egress:
+                record.network, record.egress = former
+                self._core.records.save(record)
+            raise
 
     async def network(self, record: SandboxRecord) -> NetworkInfo:
         """The policy, and what was counted. Raises NodeError."""

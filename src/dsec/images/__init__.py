@@ -1,8 +1,8 @@
 """Images and layers of a node: names, store, catalogue, imports, builds.
 
 Owns ``layers/`` and the tables of images in ``catalogue.db``. The edge calls it, through ``Images``; it imports
-nothing of dsec but ``dsec.errors``, ``dsec.databases`` and ``dsec.layering``, which makes the layers. What comes from
-a registry, an archive or a client is treated as hostile.
+nothing of dsec but ``dsec.errors``, ``dsec.decoding``, ``dsec.databases`` and ``dsec.layering``, which makes the
+layers. What comes from a registry, an archive or a client is treated as hostile.
 
 ``Images`` is the door; the ``references`` module is pure; ``Tools`` is the seam to external programs.
 """

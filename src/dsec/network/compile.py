@@ -134,6 +134,8 @@ def parse_network(asked: Any) -> Network | None:
 
 def compile_network(network: Network, settings: NetworkSettings) -> EgressTable:
     """The table. Raises InvalidArgument, Unsupported, and NotFound for a group that the node has not."""
+    if len(network.rules) > _MOST_RULES:
+        raise wrong(f"a policy has at most {_MOST_RULES} rules, not {len(network.rules)}")
     denied: list[EgressRule] = []
     allowed: list[EgressRule] = []
     for name, allow in network.groups.items():

@@ -42,7 +42,8 @@ def compile_routed(network: Network, opened: Sequence[str], *, has_uplink: bool)
                 phase="network",
                 remedy=f"Leave {field} out",
             )
-    found = [each for at, rule in enumerate(network.rules) for each in _routed(rule, network.rules[at + 1 :])]
+    whole = max((at for at, rule in enumerate(network.rules) if _routes_all(rule)), default=-1)
+    found = [each for at, rule in enumerate(network.rules) for each in _routed(rule, later=at < whole)]
     if sum(max(1, len(each.ports)) for each in found) > _MOST:
         raise wrong(f"a policy has at most {_MOST} rules that are routed, each port or range of ports counted as one")
     return tuple(found)
@@ -58,6 +59,7 @@ def _check(rule: NetworkRule, opened: Sequence[str]) -> None:
         )
     if rule.protocol == "icmp" and rule.ports:
         raise wrong('a rule for "icmp" has no ports', _REMEDY)
+    ports_of(rule.ports)
     if rule.addresses is None:
         return
     asked = ipaddress.ip_network(range_of(rule.addresses))
@@ -87,10 +89,14 @@ def _fours(ranges: Sequence[str]) -> list[ipaddress.IPv4Network]:
     return [each for each in found if isinstance(each, ipaddress.IPv4Network)]
 
 
-def _routed(rule: NetworkRule, later: Sequence[NetworkRule]) -> list[RoutedRule]:
+def _routes_all(rule: NetworkRule) -> bool:
+    return rule.protocol == "any" and rule.action == "allow"
+
+
+def _routed(rule: NetworkRule, *, later: bool) -> list[RoutedRule]:
     """What a rule means for the link. One for TCP keeps what it is about from a later one that routes everything."""
     if rule.protocol == "tcp":
-        if not any(each.protocol == "any" and each.action == "allow" for each in later):
+        if not later:
             return []
         if rule.domain is not None:
             raise wrong(f'the rule for {rule.domain[:80]!r} must come after the one for "any", which knows no names')

@@ -19,7 +19,7 @@ from dsec.node.keeper_process import private_keeper, write_proxy_json, write_tab
 from dsec.node.machine import check_machine
 from dsec.node.paths import NodePaths
 from dsec.node.prepare import note_node
-from dsec.node.services import SERVICES, edge_uid, keeper_definition, service_table, services_of
+from dsec.node.services import SERVICES, edge_uid, keeper_definition, service_table, services_of, uplink_of
 from dsec.node.survey import node_url, operation, part_answers
 
 __all__ = ["PARTS", "renew_files", "restart", "restart_part"]
@@ -96,6 +96,7 @@ def renew_files(config: NodeConfig, binaries: Binaries, chosen: Sequence[str]) -
     runtime["python"] = sys.executable
     if "runtime" in chosen:
         runtime["edge_uid"] = edge_uid(config)
+        runtime["uplink"] = uplink_of(config.network.uplink)
     partial = config.paths.runtime_json.with_suffix(".new")
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(runtime)))
     partial.replace(config.paths.runtime_json)

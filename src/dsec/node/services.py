@@ -27,6 +27,7 @@ __all__ = [
     "runtime_config",
     "service_table",
     "services_of",
+    "uplink_of",
 ]
 
 SERVICES = ("holder", "fetcher", "runtime", "proxy", "edge", "apiserver")
@@ -169,7 +170,7 @@ def keeper_definition(program: Path) -> Service:
     return Service(name="keeper", argv=[str(program)], env=[], log="", listen=[], cgroups=[])
 
 
-def _uplink(uplink: NetworkUplink | None) -> dict[str, str | None] | None:
+def uplink_of(uplink: NetworkUplink | None) -> dict[str, str | None] | None:
     """Where the runtime finds it."""
     if uplink is None:
         return None
@@ -196,7 +197,7 @@ def runtime_config(config: NodeConfig, binaries: Binaries, *, pool_mib: int) -> 
         "max_sandboxes": config.max_sandboxes,
         "init_path": str(binaries.init),
         "python": sys.executable,
-        "uplink": _uplink(config.network.uplink),
+        "uplink": uplink_of(config.network.uplink),
         "holder_socket": str(paths.holder_socket) if config.reading == "filled" else None,
         "fault_points": str(paths.faults) if config.fault_points else None,
     }

@@ -29,7 +29,7 @@ PAIRS = [
     (artefacts.Tokens, sync_client.Tokens),
     (snapshots.Snapshots, sync_client.Snapshots),
 ]
-_INTERNAL = {"send_on", "granted", "rewind", "unsent", "forget", "lost"}
+_INTERNAL = {"send_on", "granted", "rewind", "unsent", "forget", "lost", "give_up"}
 
 
 def _public(kind: type) -> dict[str, object]:

@@ -54,8 +54,9 @@ async def test_a_disk_over_a_base_layer_is_used_again(shelf: Shelf) -> None:
     await shelf.api.call("POST", f"/v1/sandboxes/{old['id']}/stop", {"keep": "disk", "keep_s": 60})
     for name in (BASE, f"{BASE}@sha256:{digest}"):
         assert (await shelf.api.create(image=name, from_disk=old["id"]))["layers"] == [digest]
-    with pytest.raises(InvalidArgument, match="lies over"):
-        raise await failing(shelf.api.create(image="base/other:1", from_disk=old["id"]))
+    for other in ("base/other:1", f"{BASE}@sha256:{'0' * 64}"):
+        with pytest.raises(InvalidArgument, match="lies over"):
+            raise await failing(shelf.api.create(image=other, from_disk=old["id"]))
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,13 @@ def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
         routed(rule(**wrong))
 
 
+@pytest.mark.parametrize("wrong", [{"ports": (0,)}, {"ports": ("x",)}, {"domain": "a.test"}, {"addresses": "1.2.3"}])
+def test_denials_make_sense_too(wrong: dict[str, Any]) -> None:
+    """Also where nothing is allowed that they are taken from."""
+    with pytest.raises(InvalidArgument):
+        routed(rule("deny", protocol="udp", **wrong))
+
+
 def test_what_is_not_built_is_refused_by_name() -> None:
     """Addresses of IPv6, and limits that would not count what is routed."""
     with pytest.raises(Unsupported, match="IPv6"):
@@ -119,6 +126,8 @@ def test_there_are_only_so_many() -> None:
     assert len(routed(most, most)) == 2
     with pytest.raises(InvalidArgument, match="128"):
         routed(most, most, rule(protocol="icmp"))
+    with pytest.raises(InvalidArgument, match="256"):
+        routed(*[rule("deny", protocol="udp")] * 257)
 
 
 def test_uplinks_are_checked() -> None:

@@ -130,7 +130,7 @@ async fn open_for_idle(
     loop {
         let idle = mounted.by_ref().filter(|each| !node.uses_layer(each));
         let some: Vec<String> = idle.take(MANY).collect();
-        if some.is_empty() {
+        if some.is_empty() || Instant::now() >= end {
             return Err(full);
         }
         evict(node, &some).await;

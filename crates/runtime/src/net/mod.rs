@@ -61,6 +61,8 @@ pub struct Net {
     outward: Vec<OwnedFd>,
     /// What this runtime has put in force for its link.
     routed: Option<Routed>,
+    /// Whether this runtime has begun to make one.
+    tried: bool,
     /// What its network has done, once it is over.
     last_egress: Option<EgressRecord>,
     inbound: u32,
@@ -96,6 +98,12 @@ impl Net {
     #[must_use]
     pub fn is_routed(&self) -> bool {
         self.routed.is_some()
+    }
+
+    /// A link is made with these rules, or is about to be made or changed.
+    fn linked(&mut self, routed: Option<Routed>) {
+        self.routed = routed;
+        self.tried = true;
     }
 
     /// Of its endpoints, in their order.
@@ -135,6 +143,10 @@ pub async fn begin(
         None if spec.egress.is_some() => egress::have(node, sandbox).await?,
         None => {}
     }
+    // What was said meanwhile is newer.
+    if sandbox.net.borrow().told {
+        return Ok(());
+    }
     if spec
         .egress
         .as_ref()
@@ -172,9 +184,12 @@ pub async fn set(node: &Rc<Node>, asked: NetSet) -> WireResult<Empty> {
         Some(_) => egress::have(node, &sandbox).await?,
         None => egress::take_up(node, &sandbox).await?,
     }
-    if sandbox.tag.borrow().egress {
-        routed::apply(node, &sandbox, asked.egress.as_ref()).await?;
-    }
+    routed::check(node, &sandbox, asked.egress.as_ref())?;
+    // What the proxy holds is not kept waiting by an uplink that is not there.
+    let link = match sandbox.tag.borrow().egress {
+        true => Some(asked.egress.clone()),
+        false => None,
+    };
     {
         let mut net = sandbox.net.borrow_mut();
         if asked.endpoints.len() != net.listeners.len() {
@@ -191,7 +206,11 @@ pub async fn set(node: &Rc<Node>, asked: NetSet) -> WireResult<Empty> {
         net.egress = asked.egress.or_else(|| ready.then(EgressTable::nothing));
     }
     fault!("runtime.expose.noted");
-    node.proxy.apply(&sandbox.id, PATIENCE).await?;
+    let told = node.proxy.apply(&sandbox.id, PATIENCE).await;
+    if let Some(egress) = link {
+        routed::apply(node, &sandbox, egress.as_ref()).await?;
+    }
+    told?;
     fault!("runtime.expose.applied");
     Ok(Empty {})
 }

@@ -11,7 +11,7 @@ use dsec_proto::egress::EgressTable;
 use super::plan;
 use super::sockets::{inside, EGRESS_PORT};
 use crate::config::{Config, Uplink};
-use crate::kernel::netlink::{self, Counts, Routed};
+use crate::kernel::netlink::{self, Block, Counts, Routed};
 
 /// Where a sandbox's link is.
 #[derive(Clone)]
@@ -19,6 +19,8 @@ pub struct Place {
     uplink: Arc<OwnedFd>,
     interface: String,
     table: String,
+    /// The addresses of all links of the node.
+    block: Block,
     /// How the names of the node's links begin.
     links: String,
     name: String,
@@ -43,6 +45,10 @@ impl Place {
             uplink: Arc::new(opened.into()),
             interface: uplink.interface.clone(),
             table: table(config),
+            block: Block {
+                address: own(config.range(0)).octets(),
+                bits: 20,
+            },
             name: format!("{links}{slot:x}"),
             links,
             own: own(config.range(slot)),
@@ -76,6 +82,7 @@ impl Place {
                 .iter()
                 .try_for_each(|name| netlink::remove_link(name))?;
             if kept.is_empty() {
+                netlink::forget_block(self.block)?;
                 return netlink::unguard_uplink(&self.table);
             }
             // Another uplink may have been named.
@@ -117,16 +124,16 @@ fn own(range: u32) -> Ipv4Addr {
 /// # Errors
 /// The errno, or what is wrong with the uplink.
 pub fn connect(place: &Place, namespace: &OwnedFd, routed: &Routed) -> io::Result<Counts> {
+    let (counts, within) = inside(namespace, || {
+        let counts = netlink::take_counts()?;
+        // First, so that no packet ever goes by a link without rules, nor by former ones where the uplink is out of order.
+        netlink::redirect_to(EGRESS_PORT, Some(routed))?;
+        Ok((counts, netlink::link_exists(None)))
+    })?;
     let outside = inside(&place.uplink, || {
         hands_on(&place.interface)?;
         netlink::guard_uplink(&place.table, &place.links, &place.interface, false)?;
         Ok(netlink::link_exists(Some(&place.name)))
-    })?;
-    let (counts, within) = inside(namespace, || {
-        let counts = netlink::take_counts()?;
-        // First, so that no packet ever goes by a link without rules.
-        netlink::redirect_to(EGRESS_PORT, Some(routed))?;
-        Ok((counts, netlink::link_exists(None)))
     })?;
     if !(outside && within) {
         // What stands in the way is half of what another runtime was about to make, or a former sandbox's.
@@ -157,11 +164,20 @@ fn hands_on(interface: &str) -> io::Result<()> {
     }
 }
 
+/// Whether there is a link, or an end of one: the outer may be beside another uplink than is named now.
+///
+/// # Errors
+/// The errno.
+pub fn is_linked(place: Option<&Place>, namespace: &OwnedFd) -> io::Result<bool> {
+    let outside = place.map_or(Ok(false), Place::exists)?;
+    Ok(outside || inside(namespace, || Ok(netlink::link_exists(None)))?)
+}
+
 /// Removes the link; with `lives`, first lets nothing pass but what passes without one. What was dropped is returned.
 ///
 /// # Errors
 /// The errno.
-pub fn disconnect(place: &Place, namespace: &OwnedFd, lives: bool) -> io::Result<Counts> {
+pub fn disconnect(place: Option<&Place>, namespace: &OwnedFd, lives: bool) -> io::Result<Counts> {
     let counts = inside(namespace, || {
         let counts = netlink::take_counts()?;
         if lives {
@@ -169,7 +185,14 @@ pub fn disconnect(place: &Place, namespace: &OwnedFd, lives: bool) -> io::Result
         }
         Ok(counts)
     })?;
+    // Either end takes the other with it.
+    inside(namespace, netlink::remove_inner_link)?;
+    let Some(place) = place else {
+        return Ok(counts);
+    };
     inside(&place.uplink, || {
+        // Before and after: whoever dies in between leaves as good as nothing.
+        netlink::forget_connections(place.own)?;
         netlink::remove_link(&place.name)?;
         netlink::forget_connections(place.own)
     })?;
@@ -182,9 +205,9 @@ pub fn disconnect(place: &Place, namespace: &OwnedFd, lives: bool) -> io::Result
 /// The errno of what this kernel does not do.
 pub fn trial(inner: &OwnedFd, outer: OwnedFd) -> io::Result<()> {
     let place = trial_place(outer)?;
-    let routed = plan::routed(&EgressTable::nothing(), place.own);
+    let routed = plan::routed(&EgressTable::nothing(), place.own, &[]);
     connect(&place, inner, &routed)?;
-    disconnect(&place, inner, true).map(drop)
+    disconnect(Some(&place), inner, true).map(drop)
 }
 
 /// One whose uplink is the loopback interface.
@@ -196,6 +219,7 @@ fn trial_place(outer: OwnedFd) -> io::Result<Place> {
         uplink: Arc::new(outer),
         interface: "lo".into(),
         table: "dsec-trial".into(),
+        block: netlink::LINKS,
         links: "dsec-0-".into(),
         name: "dsec-0-0".into(),
         own: own(0x4000_0000),
@@ -254,7 +278,7 @@ mod tests {
             assert_eq!(links.len(), usize::from(inner));
             inner
         };
-        let to = |port| plan::routed(&table(port), place.own);
+        let to = |port| plan::routed(&table(port), place.own, &[]);
         let (no, one) = (Counts::default(), |unasked| Counts {
             unasked,
             ..Counts::default()
@@ -272,7 +296,7 @@ mod tests {
         assert_eq!(connect(&place, &inner, &to(6000)).expect("is changed"), no);
         assert_eq!(both(), (false, true));
         for dropped in [1, 0] {
-            let counts = disconnect(&place, &inner, true).expect("is removed");
+            let counts = disconnect(Some(&place), &inner, true).expect("is removed");
             assert_eq!(counts, one(dropped));
             assert!(!has_link());
             assert_eq!(both(), (false, false));
@@ -303,7 +327,7 @@ mod tests {
         })
         .expect("is set");
         let refused = |place: &Place| {
-            let routed = plan::routed(&table(1), place.own);
+            let routed = plan::routed(&table(1), place.own, &[]);
             connect(place, &inner, &routed)
                 .expect_err("is refused")
                 .to_string()

@@ -8,28 +8,42 @@ use dsec_proto::range::Range;
 use crate::kernel::netlink::{Asked, Block, Routed};
 
 const ICMP: u8 = libc::IPPROTO_ICMP as u8;
-/// What no router hands on, whatever an operator opens: this machine, link-local addresses (metadata among them), the
-/// links themselves, multicast.
-const NEVER: [([u8; 4], u8); 6] = [
+/// What no router hands on, whatever an operator opens: this machine, link-local addresses (metadata among them), what
+/// Azure has beside those, the links themselves, multicast.
+const NEVER: [([u8; 4], u8); 7] = [
     ([0, 0, 0, 0], 8),
     ([127, 0, 0, 0], 8),
     ([169, 254, 0, 0], 16),
+    ([168, 63, 129, 16], 32),
     ([198, 18, 0, 0], 15),
     ([224, 0, 0, 0], 4),
     ([240, 0, 0, 0], 4),
 ];
 
-/// The rules of a link with this address.
+/// The rules of a link with this address. Nothing reaches the machine's own ones, wherever the uplink lies; of these are
+/// named which no other rule holds already.
 #[must_use]
-pub fn routed(table: &EgressTable, own: Ipv4Addr) -> Routed {
-    let never = NEVER.map(|(address, bits)| Block { address, bits });
+pub fn routed(table: &EgressTable, own: Ipv4Addr, machine: &[Ipv4Addr]) -> Routed {
+    let mut never = NEVER
+        .map(|(address, bits)| Block { address, bits })
+        .to_vec();
+    let (closed, opened) = (blocks(&table.closed), blocks(&table.opened));
+    for address in machine {
+        let among = |blocks: &[Block]| blocks.iter().any(|block| block.holds(*address));
+        if !among(&never) && (!among(&closed) || among(&opened)) {
+            never.push(Block {
+                address: address.octets(),
+                bits: 32,
+            });
+        }
+    }
     Routed {
         own,
         most: table.max_connections,
         asked: table.routed.iter().flat_map(asked).collect(),
-        closed: blocks(&table.closed),
-        opened: blocks(&table.opened),
-        never: never.to_vec(),
+        closed,
+        opened,
+        never,
     }
 }
 
@@ -92,7 +106,7 @@ mod tests {
             rule(17, Some("x"), &[]),
             rule(17, Some("2001:db8::/32"), &[]),
         ];
-        let found = routed(&table, Ipv4Addr::new(198, 18, 0, 1));
+        let found = routed(&table, Ipv4Addr::new(198, 18, 0, 1), &[]);
         let block = Some(Block {
             address: [192, 0, 2, 0],
             bits: 25,
@@ -111,8 +125,31 @@ mod tests {
         };
         assert_eq!(found.asked, [udp((53, 53)), udp((100, 200)), all]);
         assert_eq!((found.closed.len(), found.most), (1, 1));
+        assert_eq!(found.never.len(), NEVER.len());
         assert!(!asks_for_echoes(&table));
         table.routed.push(rule(1, None, &[]));
         assert!(asks_for_echoes(&table));
+    }
+
+    /// The machine's own addresses are reached by no link, those in what its operator has opened too.
+    #[test]
+    fn machine() {
+        let mut table = EgressTable::nothing();
+        table.closed = vec!["10.0.0.0/8".into()];
+        table.opened = vec!["10.9.0.0/16".into()];
+        let own = Ipv4Addr::new(198, 18, 0, 1);
+        let machine = ["127.0.0.1", "10.1.1.1", "10.9.1.1", "203.0.113.7"]
+            .map(|text| text.parse().expect("an address"));
+        let found = routed(&table, own, &machine).never;
+        let added: Vec<_> = found[NEVER.len()..]
+            .iter()
+            .map(|each| (each.address, each.bits))
+            .collect();
+        assert_eq!(added, [([10, 9, 1, 1], 32), ([203, 0, 113, 7], 32)]);
+        assert!(Block {
+            address: [0; 4],
+            bits: 0
+        }
+        .holds(own));
     }
 }

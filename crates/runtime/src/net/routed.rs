@@ -6,13 +6,15 @@
 //! namespace of its sandbox whatever dies.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use dsec_proto::audit::AuditKind;
 use dsec_proto::egress::EgressTable;
 use dsec_proto::error::{WireError, WireResult};
 
-use super::place::{connect, disconnect, Place};
+use super::place::{connect, disconnect, is_linked, Place};
 use super::sockets::inside;
 use super::{namespace, plan};
 use crate::audit::{note, Counter, What};
@@ -22,6 +24,25 @@ use crate::sandbox::{Phase, Sandbox};
 
 /// IDs of groups that the kernel lets ask for echoes end here.
 const ECHOING: u32 = 1 << 31;
+
+/// Refuses what this sandbox could never have.
+///
+/// # Errors
+/// `unsupported`.
+pub fn check(node: &Node, sandbox: &Sandbox, table: Option<&EgressTable>) -> WireResult<()> {
+    let Some(table) = table.filter(|table| !table.routed.is_empty()) else {
+        return Ok(());
+    };
+    if node.config.uplink.is_none() {
+        return Err(no_uplink());
+    }
+    let range = node.config.range(sandbox.tag.borrow().slot);
+    if plan::asks_for_echoes(table) && range >= ECHOING {
+        let message = "this sandbox's group IDs are above those that may ask for echoes";
+        return Err(WireError::new("unsupported", message).in_phase("network"));
+    }
+    Ok(())
+}
 
 /// Gives a sandbox the link that its table asks for, with what may pass it, or takes it away. In force when this returns.
 ///
@@ -34,21 +55,16 @@ pub async fn apply(
 ) -> WireResult<()> {
     let slot = sandbox.tag.borrow().slot;
     let wanted = table.filter(|table| !table.routed.is_empty());
-    let Some(uplink) = &node.config.uplink else {
-        return wanted.map_or(Ok(()), |_| Err(no_uplink()));
-    };
-    let place = Place::of(&node.config, uplink, slot);
+    let uplink = node.config.uplink.as_ref();
     let Some(table) = wanted else {
-        // Without the namespace of the uplink there is no link either.
-        let Ok(place) = place else { return Ok(()) };
+        let place = uplink.and_then(|uplink| Place::of(&node.config, uplink, slot).ok());
         return take_away(node, sandbox, place).await;
     };
-    let place = place.map_err(|error| broken(&error))?;
-    let routed = plan::routed(table, place.own);
-    if plan::asks_for_echoes(table) && node.config.range(slot) >= ECHOING {
-        let message = "this sandbox's group IDs are above those that may ask for echoes";
-        return Err(WireError::new("unsupported", message).in_phase("network"));
-    }
+    check(node, sandbox, Some(table))?;
+    let uplink = uplink.ok_or_else(no_uplink)?;
+    let place = Place::of(&node.config, uplink, slot).map_err(|error| broken(&error))?;
+    let machine = netlink::own_addresses().map_err(|error| broken(&error))?;
+    let routed = plan::routed(table, place.own, &machine);
     let _one = sandbox.making_network.lock().await;
     let _making = node.routing.read().await;
     node.live(&sandbox.id)?;
@@ -57,33 +73,47 @@ pub async fn apply(
     }
     let namespace = namespace(node, sandbox).await?;
     let rules = routed.clone();
+    // What comes of it is known only when it is through.
+    sandbox.net.borrow_mut().linked(None);
     let work = move || connect(&place, &namespace, &rules);
     let made = node.objects.run(work).await;
     tell(node, sandbox, made.map_err(|error| broken(&error))?);
-    sandbox.net.borrow_mut().routed = Some(routed);
+    sandbox.net.borrow_mut().linked(Some(routed));
     Ok(())
 }
 
-async fn take_away(node: &Rc<Node>, sandbox: &Rc<Sandbox>, place: Place) -> WireResult<()> {
+async fn take_away(node: &Rc<Node>, sandbox: &Rc<Sandbox>, place: Option<Place>) -> WireResult<()> {
     let _one = sandbox.making_network.lock().await;
-    if !exists(node, &place).await.map_err(|error| broken(&error))? {
-        return Ok(());
-    }
     let namespace = namespace(node, sandbox).await?;
-    let work = {
-        let place = place.clone();
-        move || disconnect(&place, &namespace, true)
-    };
-    let gone = node.objects.run(work).await;
-    tell(node, sandbox, gone.map_err(|error| broken(&error))?);
+    let tried = sandbox.net.borrow().tried;
     sandbox.net.borrow_mut().routed = None;
-    unguard(node, place).await;
+    let gone = remove(node, place.clone(), namespace, tried, true).await;
+    let Some(counts) = gone.map_err(|error| broken(&error))? else {
+        return Ok(());
+    };
+    sandbox.net.borrow_mut().tried = false;
+    tell(node, sandbox, counts);
+    if let Some(place) = place {
+        unguard(node, place).await;
+    }
     Ok(())
 }
 
-async fn exists(node: &Node, place: &Place) -> io::Result<bool> {
-    let place = place.clone();
-    node.objects.run(move || place.exists()).await
+/// `None` where nothing of a link is; `tried`: whether that is not to be looked at.
+async fn remove(
+    node: &Node,
+    place: Option<Place>,
+    namespace: Arc<OwnedFd>,
+    tried: bool,
+    lives: bool,
+) -> io::Result<Option<Counts>> {
+    let work = move || {
+        if !tried && !is_linked(place.as_ref(), &namespace)? {
+            return Ok(None);
+        }
+        disconnect(place.as_ref(), &namespace, lives).map(Some)
+    };
+    node.objects.run(work).await
 }
 
 /// Nothing of the sandbox lives any more: what its link has dropped is told, and the link removed.
@@ -99,19 +129,14 @@ pub async fn settle(node: &Rc<Node>, sandbox: &Rc<Sandbox>) {
         return;
     };
     let _one = sandbox.making_network.lock().await;
-    if !exists(node, &place).await.unwrap_or(true) {
-        return;
-    }
+    let tried = sandbox.net.borrow().tried;
     let gone = match namespace(node, sandbox).await {
-        Ok(namespace) => {
-            let place = place.clone();
-            let work = move || disconnect(&place, &namespace, false);
-            node.objects.run(work).await
-        }
+        Ok(namespace) => remove(node, Some(place.clone()), namespace, tried, false).await,
         Err(error) => Err(io::Error::other(error.message)),
     };
     match gone {
-        Ok(counts) => tell(node, sandbox, counts),
+        Ok(None) => return,
+        Ok(Some(counts)) => tell(node, sandbox, counts),
         Err(error) => tracing::error!(sandbox_id = sandbox.id, "its link: {error}"),
     }
     unguard(node, place).await;

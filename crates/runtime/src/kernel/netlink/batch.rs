@@ -317,6 +317,17 @@ impl Expressions<'_> {
         });
     }
 
+    /// Packets beyond so many a second, of which `burst` may come at once.
+    pub(super) fn faster_than(&mut self, each_second: u32, burst: u32) {
+        self.0.expression("limit", |bytes| {
+            bytes.attribute(1, &u64::from(each_second).to_be_bytes());
+            bytes.attribute(2, &1u64.to_be_bytes());
+            bytes.number(3, burst);
+            bytes.number(4, 0);
+            bytes.number(5, 1);
+        });
+    }
+
     /// Has the kernel note the packet's source, of IPv4, as the mark of its connection.
     pub(super) fn mark_by_source(&mut self) {
         self.payload(1, 12, 4);

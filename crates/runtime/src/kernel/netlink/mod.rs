@@ -4,6 +4,7 @@
 mod batch;
 mod counters;
 mod links;
+mod machine;
 mod rules;
 mod uplink;
 
@@ -12,8 +13,9 @@ pub use links::{
     configure_inner, configure_outer, link_exists, links_with, make_link, remove_inner_link,
     remove_link, route_all_to_loopback,
 };
+pub use machine::own_addresses;
 pub use rules::{redirect_to, Asked, Block, Routed};
-pub use uplink::{forget_connections, guard_uplink, unguard_uplink, LINKS};
+pub use uplink::{forget_block, forget_connections, guard_uplink, unguard_uplink, LINKS};
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

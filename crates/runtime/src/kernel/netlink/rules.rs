@@ -18,8 +18,10 @@ const UNREACHABLE: u8 = 3;
 /// What the kernel says of a packet's connection.
 const ESTABLISHED: u32 = 2;
 const RELATED: u32 = 4;
-const NEW: u32 = 8;
+pub(super) const NEW: u32 = 8;
 pub(super) const ANSWERS: u32 = ESTABLISHED | RELATED;
+/// What part of the connections at a time may be new ones of TCP in a second.
+const OVER_EACH_SECOND: u32 = 4;
 /// Counters of what is dropped: no rule asks for it, its source is not the link's, there are too many connections.
 pub(super) const COUNTERS: [&str; 3] = [UNASKED, FORGED, FULL];
 const UNASKED: &str = "unasked";
@@ -33,6 +35,17 @@ pub struct Block {
     pub address: [u8; 4],
     /// How many bits.
     pub bits: u8,
+}
+
+impl Block {
+    /// Whether an address is one of them.
+    #[must_use]
+    pub fn holds(self, address: Ipv4Addr) -> bool {
+        let differ = u32::from(address) ^ u32::from_be_bytes(self.address);
+        differ
+            .checked_shr(32 - u32::from(self.bits))
+            .is_none_or(|bits| bits == 0)
+    }
 }
 
 /// One rule for what leaves by a link. What is empty matches all.
@@ -278,6 +291,14 @@ fn leave(batch: &mut Batch, routed: &Routed) {
     batch.rule("leave", |rule| {
         rule.state(NEW, true);
         rule.more_than(routed.most);
+        rule.count(FULL);
+        rule.verdict(Verdict::Drop);
+    });
+    // Those of TCP that are over are counted no more, and remembered for two minutes beside the uplink.
+    batch.rule("leave", |rule| {
+        rule.state(NEW, true);
+        rule.transport(libc::IPPROTO_TCP);
+        rule.faster_than(routed.most / OVER_EACH_SECOND + 1, routed.most);
         rule.count(FULL);
         rule.verdict(Verdict::Drop);
     });

@@ -5,7 +5,7 @@ use std::io;
 use std::net::Ipv4Addr;
 
 use super::batch::{Batch, Is, Verdict};
-use super::rules::{Block, ANSWERS};
+use super::rules::{Block, ANSWERS, NEW};
 use super::{send, Bytes, ACK, NETFILTER, REQUEST};
 
 /// The addresses of links. One of each ID range of the machine's.
@@ -53,12 +53,25 @@ pub fn unguard_uplink(table: &str) -> io::Result<()> {
 /// # Errors
 /// The errno.
 pub fn forget_connections(own: Ipv4Addr) -> io::Result<()> {
-    let mark = u32::from_ne_bytes(own.octets());
+    forget(own, u32::MAX)
+}
+
+/// The same of all links whose addresses begin with the same bits.
+///
+/// # Errors
+/// The errno.
+pub fn forget_block(block: Block) -> io::Result<()> {
+    let mask = u32::MAX << (32 - u32::from(block.bits.clamp(1, 32)));
+    forget(Ipv4Addr::from(block.address), mask.to_be())
+}
+
+fn forget(first: Ipv4Addr, mask: u32) -> io::Result<()> {
+    let mark = u32::from_ne_bytes(first.octets());
     let mut bytes = Bytes::default();
     bytes.message(DELETE_CONNECTIONS, REQUEST | ACK, 1, |bytes| {
         bytes.netfilter(libc::AF_UNSPEC as u8, 0);
         bytes.number(MARK, mark);
-        bytes.number(MARK_MASK, u32::MAX);
+        bytes.number(MARK_MASK, mask);
     });
     send(NETFILTER, &bytes.0, 1)
 }
@@ -118,6 +131,12 @@ fn through(batch: &mut Batch, links: &str, uplink: &str) {
     batch.rule("through", |rule| {
         rule.interfaces(false, links);
         rule.block(DESTINATION, [169, 254, 0, 0], 16);
+        rule.verdict(Verdict::Drop);
+    });
+    // What belongs to no connection would go on from the link's own address.
+    batch.rule("through", |rule| {
+        rule.interfaces(false, links);
+        rule.state(ANSWERS | NEW, false);
         rule.verdict(Verdict::Drop);
     });
     batch.rule("through", |rule| {
