@@ -178,6 +178,8 @@ pub async fn look(node: &Rc<Node>, sandbox: &Rc<Sandbox>) {
     if node.config.uplink.is_none() || !sandbox.tag.borrow().egress {
         return;
     }
+    // Who changes it at this moment has taken the counts, and tells them before the next one's turn.
+    let _one = sandbox.making_network.lock().await;
     let Ok(namespace) = namespace(node, sandbox).await else {
         return;
     };
