@@ -109,7 +109,8 @@ async def test_exec_at_a_terminal(node: RunningNode, sandbox: dsec.Sandbox) -> N
         somebody.size(41, 77)
         somebody.type(b"until [ \"$(stty size)\" = '41 77' ]; do sleep 0.05; done; echo dragged-$((1+2))\r")
         somebody.sees("dragged-3")
-        somebody.type(b"echo begun-$((2+2)); sleep 100\r")
+        # Who says that it has begun is who is in the foreground.
+        somebody.type(b"sh -c 'echo begun-$((2+2)); exec sleep 100'\r")
         somebody.sees("begun-4")
         somebody.type(b"\x03")
         somebody.type(b"echo code-$?\r")
