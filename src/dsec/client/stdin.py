@@ -120,21 +120,21 @@ class Stdin:
         async with self._turn:
             while True:
                 self._wake = asyncio.Event()
-                stream = None
                 try:
                     stream = await self._stream()
+                except NodeError as error:
+                    await patience.before_retry(error)
+                    continue
+                try:
                     if await self.send_on(stream):
                         return
+                except Lost:
+                    continue
                 except NotFound as error:
-                    if stream is None:
-                        raise
                     self._failed(stream, error)  # raises, or it is to be begun again
                     continue
                 except NodeError as error:
-                    if stream is not None and isinstance(error, Lost):
-                        continue
-                    if stream is not None:
-                        self._failed(stream, error)
+                    self._failed(stream, error)
                     await patience.before_retry(error)
                     continue
                 await self._wake.wait()

@@ -9,23 +9,14 @@ __all__ = ["CLOSED", "NEVER_ROUTED", "TABLE_VERSION", "EgressRule", "EgressTable
 TABLE_VERSION = 1
 
 CLOSED = (
-    *(
-        "0.0.0.0/8",
-        "10.0.0.0/8",
-        "100.64.0.0/10",
-        "127.0.0.0/8",
-        "168.63.129.16/32",
-        "169.254.0.0/16",
-        "172.16.0.0/12",
-        "192.0.0.0/24",
-    ),
-    *("192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
-    *("224.0.0.0/4", "240.0.0.0/4", "::/3", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "4000::/2"),
-    "8000::/1",
+    *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16"),
+    *("172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15"),
+    *("198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4", "::/3", "2001::/23", "2001:db8::/32"),
+    *("2002::/16", "3fff::/20", "4000::/2", "8000::/1"),
 )
-"""This machine, private and shared networks, metadata and other link-local addresses, documentation, multicast; of
-IPv6 all but what is given out (2000::/3), and of that what stands for something else: IPv4 in disguise, Teredo,
-6to4."""
+"""This machine, private and shared networks, metadata (Azure's too) and other link-local addresses, documentation,
+multicast; of IPv6 all but what is given out (2000::/3), and of that what stands for something else: IPv4 in disguise,
+Teredo, 6to4."""
 
 
 NEVER_ROUTED = (

@@ -250,6 +250,20 @@ mod tests {
         }
     }
 
+    /// That of a sandbox and that of an uplink; only root has any.
+    fn networks() -> Option<(OwnedFd, OwnedFd)> {
+        // SAFETY: a plain call.
+        if unsafe { libc::geteuid() } != 0 {
+            return None;
+        }
+        let network = || {
+            Network::new()
+                .expect("root makes a network namespace")
+                .namespace
+        };
+        Some((network(), network()))
+    }
+
     fn sent(port: u16) -> io::Result<bool> {
         let socket = UdpSocket::bind(("0.0.0.0", 0))?;
         Ok(socket.send_to(b"x", (TO, port)).is_ok())
@@ -259,16 +273,9 @@ mod tests {
     /// and is counted once; without the link nothing leaves, and removed twice nothing of it is left at either end.
     #[test]
     fn made_changed_and_removed() {
-        // SAFETY: a plain call.
-        if unsafe { libc::geteuid() } != 0 {
+        let Some((inner, outer)) = networks() else {
             return;
-        }
-        let network = || {
-            Network::new()
-                .expect("root makes a network namespace")
-                .namespace
         };
-        let (inner, outer) = (network(), network());
         drop(crate::net::sockets::egress(&inner).expect("is made"));
         let place = trial_place(outer).expect("has a loopback interface");
         let has_link = || {
@@ -311,16 +318,9 @@ mod tests {
     /// An uplink that is not there, or from which no answer would come back, is named.
     #[test]
     fn a_wrong_uplink_is_named() {
-        // SAFETY: a plain call.
-        if unsafe { libc::geteuid() } != 0 {
+        let Some((inner, outer)) = networks() else {
             return;
-        }
-        let network = || {
-            Network::new()
-                .expect("root makes a network namespace")
-                .namespace
         };
-        let (inner, outer) = (network(), network());
         let mut place = trial_place(outer).expect("has a loopback interface");
         inside(&place.uplink, || {
             fs::write("/proc/sys/net/ipv4/conf/lo/forwarding", "0")
